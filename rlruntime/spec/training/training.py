@@ -1,0 +1,87 @@
+"""`spec.training` as a whole."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from rlruntime.spec.base import AsTuple, NonNegativeFloat, NonNegativeInt, PositiveInt, SpecModel
+from rlruntime.spec.training.component import Component
+from rlruntime.spec.training.env import EnvConfig, ImportPath
+from rlruntime.spec.training.ppo import PPOConfig
+
+
+class EvaluationConfig(SpecModel):
+    """When and how the policy is evaluated, on environments and seeds of its own."""
+
+    every_frames: PositiveInt | None = None
+    """Frames between evaluations. Unset: once, at the end."""
+    episodes: PositiveInt = 20
+    """Episodes of one evaluation."""
+    deterministic: bool = True
+    """Whether the most probable action is taken instead of a sampled one."""
+    stop_at_reward: float | None = None
+    """Mean episode reward at which training ends early, once a second evaluation on fresh seeds confirms it."""
+
+
+class CheckpointConfig(SpecModel):
+    """When checkpoints are written and how many stay. The last state is always written at the end."""
+
+    every_frames: PositiveInt | None = None
+    """Frames between checkpoints. Unset: only at the end and when the run is stopped."""
+    keep: PositiveInt = 3
+    """Newest checkpoints that stay."""
+    resume_from: str | None = Field(default=None, min_length=1)
+    """Checkpoint or run folder of another job to continue, with all its state."""
+    init_from: str | None = Field(default=None, min_length=1)
+    """Checkpoint or run folder of another job whose policy this one starts with."""
+
+
+class CustomConfig(SpecModel):
+    """`algorithm: Custom`: a training function of your own."""
+
+    entrypoint: ImportPath
+    """`package.module:function`, called with a `rlruntime.trainers.custom.CustomContext`."""
+    config: dict[str, Any] = Field(default_factory=dict)
+    """Handed to the function as it is."""
+
+
+class TrainingSpec(SpecModel):
+    """What to run: the algorithm, the environment, the network, and when to evaluate, to save and to stop."""
+
+    algorithm: Literal["PPO", "Custom"]
+    """What learns. The section of the same name holds its settings."""
+    seed: NonNegativeInt = Field(default=0, le=2**63 - 1)
+    """The one seed that all randomness is derived from."""
+    total_frames: PositiveInt
+    """Decisions of environments after which training ends; ignored reset steps don't count."""
+    device: Annotated[str, Field(pattern=r"^(Auto|cpu|cuda|cuda:[0-9]+|mps)$")] = "Auto"
+    """Where the networks live: `Auto` (the GPU when there is one and it pays), `cpu`, `cuda`, `cuda:N`, `mps`."""
+    num_threads: PositiveInt | None = None
+    """Threads of one tensor operation on the CPU. Unset: 1 for small networks, else the number of cores."""
+    env: EnvConfig
+    """The environment."""
+    network: Component = Component(type="MLP")
+    """The network between observations and the heads of policy and value: `MLP`, `CNN`, or your own."""
+    ppo: PPOConfig | None = None
+    """Settings of `algorithm: PPO`. Unset: their defaults."""
+    custom: CustomConfig | None = None
+    """Settings of `algorithm: Custom`, which needs them."""
+    evaluation: EvaluationConfig = EvaluationConfig()
+    """When and how the policy is evaluated."""
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    """When the state of training is saved."""
+    callbacks: Annotated[tuple[Component, ...], AsTuple] = Field(default=(), max_length=32)
+    """Code that is called at the phases of training."""
+    loggers: Annotated[tuple[Component, ...], AsTuple] = Field(default=(), max_length=16)
+    """Where metrics go besides `metrics.jsonl`: `TensorBoard`, `WandB`, `MLflow`, or your own."""
+
+    @model_validator(mode="after")
+    def _section_matches_algorithm(self) -> TrainingSpec:
+        if self.algorithm == "Custom" and self.custom is None:
+            raise ValueError("algorithm Custom needs the section custom with an entrypoint")
+        for section, algorithm in (("ppo", "PPO"), ("custom", "Custom")):
+            if getattr(self, section) is not None and self.algorithm != algorithm:
+                raise ValueError(f"the section {section} belongs to algorithm {algorithm}; remove it")
+        return self
