@@ -34,14 +34,17 @@ class ConfigError(RLJobError):
         field: path of the field in the manifest, such as ``spec.training.env.id``; empty when there is none.
         value: the offending value, shown shortened; leave it out when there is none.
         remedy: what the user should do, as an imperative without a full stop.
+        source: where the field stands, such as ``job.yaml:12``; empty when that isn't known.
     """
 
     exit_code = EXIT_CONFIG
     _NO_VALUE: Any = object()
 
-    def __init__(self, problem: str, *, field: str = "", value: Any = _NO_VALUE, remedy: str = "") -> None:
-        self.problem, self.field, self.remedy = problem, field, remedy
-        where = f"{field}: " if field else ""
+    def __init__(
+        self, problem: str, *, field: str = "", value: Any = _NO_VALUE, remedy: str = "", source: str = ""
+    ) -> None:
+        self.problem, self.field, self.remedy, self.source = problem, field, remedy, source
+        where = (f"{source}: " if source else "") + (f"{field}: " if field else "")
         shown = "" if value is ConfigError._NO_VALUE else f" (got {shorten(repr(value))})"
         hint = f"; {remedy}" if remedy else ""
         super().__init__(one_line(f"{where}{problem}{shown}{hint}"))

@@ -6,11 +6,15 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from rlruntime.spec.base import SpecModel
+from rlruntime.spec.base import SpecModel, matching
 
 ComponentType = Annotated[
     str,
-    Field(min_length=1, max_length=253, pattern=r"^[A-Za-z_][A-Za-z0-9_.\-]*(:[A-Za-z_][A-Za-z0-9_.]*)?$"),
+    *matching(
+        r"^[A-Za-z_][A-Za-z0-9_.\-]*(:[A-Za-z_][A-Za-z0-9_.]*)?$",
+        "a registered name such as 'MLP', or 'package.module:Object'",
+        max_length=253,
+    ),
 ]
 
 

@@ -24,7 +24,7 @@ class MLPConfig(SpecModel):
 
 
 class CNNConfig(SpecModel):
-    """`type: CNN`: convolutions over image observations; parts of a Dict that are no image are concatenated after them."""
+    """`type: CNN`: convolutions over images; parts of a Dict observation that are no image are appended after them."""
 
     channels: Sizes = Field(default=(32, 64, 64), min_length=1, max_length=16)
     """Output channels of each convolution."""

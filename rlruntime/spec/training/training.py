@@ -6,10 +6,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from rlruntime.spec.base import AsTuple, NonNegativeFloat, NonNegativeInt, PositiveInt, SpecModel
+from rlruntime.spec.base import AsTuple, NonNegativeInt, PositiveInt, SpecModel, matching, refusal
 from rlruntime.spec.training.component import Component
 from rlruntime.spec.training.env import EnvConfig, ImportPath
 from rlruntime.spec.training.ppo import PPOConfig
+
+Device = Annotated[
+    str, *matching(r"^(Auto|cpu|cuda|cuda:[0-9]{1,3}|mps)$", "one of Auto, cpu, cuda, cuda:N and mps", max_length=16)
+]
 
 
 class EvaluationConfig(SpecModel):
@@ -32,9 +36,9 @@ class CheckpointConfig(SpecModel):
     """Frames between checkpoints. Unset: only at the end and when the run is stopped."""
     keep: PositiveInt = 3
     """Newest checkpoints that stay."""
-    resume_from: str | None = Field(default=None, min_length=1)
+    resume_from: str | None = Field(default=None, min_length=1, max_length=4096)
     """Checkpoint or run folder of another job to continue, with all its state."""
-    init_from: str | None = Field(default=None, min_length=1)
+    init_from: str | None = Field(default=None, min_length=1, max_length=4096)
     """Checkpoint or run folder of another job whose policy this one starts with."""
 
 
@@ -56,7 +60,7 @@ class TrainingSpec(SpecModel):
     """The one seed that all randomness is derived from."""
     total_frames: PositiveInt
     """Decisions of environments after which training ends; ignored reset steps don't count."""
-    device: Annotated[str, Field(pattern=r"^(Auto|cpu|cuda|cuda:[0-9]+|mps)$")] = "Auto"
+    device: Device = "Auto"
     """Where the networks live: `Auto` (the GPU when there is one and it pays), `cpu`, `cuda`, `cuda:N`, `mps`."""
     num_threads: PositiveInt | None = None
     """Threads of one tensor operation on the CPU. Unset: 1 for small networks, else the number of cores."""
@@ -80,8 +84,16 @@ class TrainingSpec(SpecModel):
     @model_validator(mode="after")
     def _section_matches_algorithm(self) -> TrainingSpec:
         if self.algorithm == "Custom" and self.custom is None:
-            raise ValueError("algorithm Custom needs the section custom with an entrypoint")
+            raise refusal(
+                "algorithm Custom needs this section",
+                "custom",
+                remedy="add custom: {entrypoint: package.module:function}",
+            )
         for section, algorithm in (("ppo", "PPO"), ("custom", "Custom")):
             if getattr(self, section) is not None and self.algorithm != algorithm:
-                raise ValueError(f"the section {section} belongs to algorithm {algorithm}; remove it")
+                raise refusal(
+                    f"this section belongs to algorithm {algorithm}, not to {self.algorithm}",
+                    section,
+                    remedy=f"remove it, or set algorithm: {algorithm}",
+                )
         return self
