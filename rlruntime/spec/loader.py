@@ -232,7 +232,7 @@ class _NodeLoader(yaml.BaseLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         """Let an anchor be given anew, as YAML does."""
         if not self.check_event(yaml.AliasEvent):
-            self.anchors.pop(self.peek_event().anchor, None)
+            self.anchors.pop(self.peek_event().anchor, None)  # type: ignore[no-untyped-call]
         return super().compose_node(parent, index)
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> str:

@@ -20,7 +20,7 @@ class ManifestError(ConfigError):
     """All that is wrong with one document. ``str()`` is the first problem and how many more there are.
 
     Attributes:
-        problems: one error per problem, in the order of the document's model.
+        problems: one error per problem; misspelt fields come first, since others follow from them.
     """
 
     def __init__(self, problems: Sequence[ConfigError]) -> None:
@@ -49,11 +49,10 @@ def model_error(
         error: what ``model.model_validate(document)`` raised.
         model: the model.
         document: what was validated, with names as in YAML.
-        at: path of the document in the manifest, such as ``spec.training.network.config``; empty for a whole manifest.
-        locate: gives the words in front of a problem for a path within the document, such as ``job.yaml:12``; `str`, the
-            default, gives none.
+        at: path of the document in the manifest, such as ``spec.training.network.config``; empty for a whole one.
+        locate: gives where a path of the document stands, such as ``job.yaml:12``; `str`, the default, gives nothing.
     """
-    details = error.errors(include_url=False)
+    details = sorted(error.errors(include_url=False), key=lambda detail: detail["type"] != "extra_forbidden")
     problems = []
     for detail in details:
         if _is_echo(detail, details):
@@ -160,7 +159,7 @@ def name_remedy(name: str, known: Sequence[str]) -> str:
 
 
 def field_names(annotation: Any) -> list[str]:
-    """Return the names, as in YAML, of the fields of the model that ``annotation`` allows; none where there is no model."""
+    """Return the names, as in YAML, of the fields of the model that ``annotation`` allows; none without a model."""
     for option in alternatives(annotation):
         if isinstance(option, type) and issubclass(option, BaseModel):
             return [info.alias or name for name, info in option.model_fields.items()]

@@ -1,7 +1,7 @@
 """What a YAML scalar means: the rules that kubectl applies on the way to the API server.
 
-kubectl reads YAML with `sigs.k8s.io/yaml`, that is go-yaml v2, and writes it as JSON; the API server reads that JSON. So
-`1e3` is the integer 1000, `010` is 8, `y` is true, and `2024-01-01` stays a string, none of which is so for PyYAML.
+kubectl reads YAML with `sigs.k8s.io/yaml`, that is go-yaml v2, and writes it as JSON; the API server reads that JSON.
+So `1e3` is the integer 1000, `0o10` is 8, `y` is true, and `2024-01-01` stays a string, none of which is so for PyYAML.
 The rules here are those of the two steps together, written anew; a table in the tests holds what kubectl's own reader
 makes of each scalar.
 """
@@ -30,7 +30,8 @@ _WORDS: dict[str, Scalar] = {
 _INTEGER = re.compile(r"([-+]?)(?:0[xX]([0-9a-fA-F]+)|0[oO]([0-7]+)|0[bB]([01]+)|0([0-7]+)|(0|[1-9][0-9]*))")
 _BASES = (16, 8, 2, 8, 10)
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_POINT_FLOAT = re.compile(r"\.[0-9]+([eE][-+]?[0-9]+)?")
+_POINT_FLOAT = re.compile(r"\.[0-9]+(_[0-9]+)*([eE][-+]?[0-9]+(_[0-9]+)*)?")
+_SIGN_AFTER_PREFIX = re.compile(r"0b([-+][01]+)")
 _TIMESTAMP = re.compile(
     r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}"
     r"([Tt][0-9]{1,2}:[0-9]{1,2}:[0-9]{1,2}([.,][0-9]+)?(Z|[-+][0-9]{2}:[0-9]{2})"
@@ -50,8 +51,8 @@ class ScalarError(ValueError):
 def plain_scalar(text: str) -> Scalar:
     """Return the value of an unquoted scalar: None, a bool, an int, a float or a string.
 
-    Whole floats are integers, as in the JSON that the API server gets. Infinity and NaN are returned as they are, although
-    JSON has neither; the caller refuses them.
+    Whole floats are integers, as in the JSON that the API server gets. Infinity and NaN are returned as they are,
+    although JSON has neither; the caller refuses them.
     """
     return _as_json(resolve_plain(text))
 
@@ -75,7 +76,7 @@ def tagged_scalar(tag: str, text: str) -> Scalar:
             raise ScalarError(f"{text!r} is no timestamp")
         return text
     value = resolve_plain(text)
-    if tag == _FLOAT_TAG and isinstance(value, int) and not isinstance(value, bool):
+    if tag == _FLOAT_TAG and isinstance(value, int) and not isinstance(value, bool) and value <= _INT64_MAX:
         value = float(value)
     if _tag_of(value) != tag:
         raise ScalarError(f"{text!r} is no {tag.removeprefix(_TAG_PREFIX)}")
@@ -105,7 +106,7 @@ def resolve_plain(text: str) -> Scalar:
         return _WORDS[text]
     first = text[0]
     if first == ".":
-        return _float_or_text(text, text) if _POINT_FLOAT.fullmatch(text) else text
+        return _float_or_text(text.replace("_", ""), text) if _POINT_FLOAT.fullmatch(text) else text
     if not (first.isascii() and first.isdigit()) and first not in "+-":
         return text
     digits = text.replace("_", "")
@@ -117,6 +118,9 @@ def resolve_plain(text: str) -> Scalar:
         unsigned_fits = not sign and value <= _UINT64_MAX
         if _INT64_MIN <= value <= _INT64_MAX or unsigned_fits:
             return value
+    match = _SIGN_AFTER_PREFIX.fullmatch(digits)
+    if match and _INT64_MIN <= int(match[1], 2) <= _INT64_MAX:
+        return int(match[1], 2)
     return _float_or_text(digits, text) if _FLOAT.fullmatch(digits) else text
 
 
@@ -127,7 +131,7 @@ def _float_or_text(digits: str, text: str) -> Scalar:
 
 
 def _as_json(value: Scalar) -> Scalar:
-    """What remains of a number after JSON: Go writes 1.0 as ``1``, and the server reads an integer where 64 bits hold it."""
+    """What JSON leaves of a number: Go writes 1.0 as ``1``, and the server reads an integer where 64 bits hold it."""
     if isinstance(value, float) and value.is_integer() and abs(value) < _JSON_EXPONENT_FROM:
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool) and not _INT64_MIN <= value <= _INT64_MAX:
