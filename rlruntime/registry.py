@@ -21,6 +21,8 @@ from rlruntime.errors import ConfigError, RLJobError
 ENTRY_POINT_GROUP = "rljob.components"
 
 BUILTIN_MODULES: dict[str, tuple[str, ...]] = {
+    "network": ("rlruntime.policies.networks",),
+    "transform": ("rlruntime.transforms.normalization",),
     "logger": ("rlruntime.trainers.loggers",),
 }
 """Modules that register the built-in parts of a kind on import; they are imported on the first look-up of that kind."""

@@ -1,0 +1,196 @@
+"""The built-in networks: encoders from an observation to features.
+
+An encoder is an ``nn.Module`` with an attribute ``output_size`` whose ``forward(observation)`` maps `N` rows of an observation (a
+tensor, or a flat dict of them) to ``[N, output_size]``. One of your own is named in the manifest as ``package.module:Class`` and is
+called with its config, as keyword arguments or as its ``Config`` model, after the observation space. Initialisation of the built-in
+ones is orthogonal with gain sqrt(2), as in Huang et al. 2022, "The 37 implementation details of PPO".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rlruntime.errors import ConfigError
+from rlruntime.policies.observations import ObservationTensor, is_image, one_hot, scales_as_bytes, space_leaves
+from rlruntime.registry import register
+from rlruntime.spec.training.network import CNNConfig, MLPConfig
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "Tanh": torch.tanh,
+    "ReLU": torch.relu,
+    "ELU": functional.elu,
+    "SiLU": functional.silu,
+    "GELU": functional.gelu,
+}
+
+
+class Flatten(nn.Module):
+    """Every leaf of an observation as float32 columns: numbers as they are, bytes as 0 to 1, categories one-hot."""
+
+    def __init__(self, space: gym.Space[Any]) -> None:
+        super().__init__()
+        self.leaves = space_leaves(space)
+        self.output_size = sum(_flat_size(leaf) for leaf in self.leaves.values())
+        self.plain = not isinstance(space, gym.spaces.Dict) and _is_plain_vector(space)
+
+    def forward(self, observation: ObservationTensor) -> Tensor:
+        if self.plain and isinstance(observation, Tensor):
+            return observation
+        parts = observation if isinstance(observation, dict) else {"": observation}
+        columns = [_flat(parts[key], leaf) for key, leaf in self.leaves.items()]
+        return columns[0] if len(columns) == 1 else torch.cat(columns, -1)
+
+
+@register("network", "MLP")
+class MLP(nn.Module):
+    """A multi-layer perceptron over the flattened, concatenated observation."""
+
+    Config = MLPConfig
+
+    def __init__(self, config: MLPConfig, observation_space: gym.Space[Any]) -> None:
+        super().__init__()
+        self.shared = config.shared
+        self.flatten = Flatten(observation_space)
+        self.layers, self.output_size = _linear_layers(self.flatten.output_size, config.hidden_sizes)
+        self.activation = ACTIVATIONS[config.activation]
+
+    def forward(self, observation: ObservationTensor) -> Tensor:
+        features = self.flatten(observation)
+        for layer in self.layers:
+            features = self.activation(functional.linear(features, layer.weight, layer.bias))  # type: ignore[arg-type]
+        return features
+
+
+@register("network", "CNN")
+class CNN(nn.Module):
+    """Convolutions over each image, then fully connected layers over their output and the rest of the observation.
+
+    Images may be height x width x channels or channels first: the smaller of first and last dimension is taken as the channels.
+    """
+
+    Config = CNNConfig
+
+    def __init__(self, config: CNNConfig, observation_space: gym.Space[Any]) -> None:
+        super().__init__()
+        if not len(config.channels) == len(config.kernel_sizes) == len(config.strides):
+            raise ConfigError(
+                "channels, kernelSizes and strides must have the same length",
+                field="spec.training.network.config",
+                value=(list(config.channels), list(config.kernel_sizes), list(config.strides)),
+                remedy="give one entry for each convolution",
+            )
+        self.shared = config.shared
+        leaves = space_leaves(observation_space)
+        self.images = {key: leaf for key, leaf in leaves.items() if is_image(leaf)}
+        if not self.images:
+            raise ConfigError(
+                "the observation has no image, a Box with three dimensions",
+                field="spec.training.network.type",
+                value="CNN",
+                remedy="use type: MLP",
+            )
+        rest = {key: leaf for key, leaf in leaves.items() if key not in self.images}
+        self.rest = Flatten(gym.spaces.Dict(rest)) if rest else None
+        self.activation = ACTIVATIONS[config.activation]
+        self.stacks = nn.ModuleList(_convolutions(config, leaf) for leaf in self.images.values())
+        with torch.no_grad():
+            size = sum(
+                self._convolve(torch.zeros(1, *leaf.shape or ()), leaf, stack).shape[-1]
+                for leaf, stack in zip(self.images.values(), self.stacks, strict=True)
+            )
+        size += self.rest.output_size if self.rest is not None else 0
+        self.layers, self.output_size = _linear_layers(size, config.hidden_sizes)
+
+    def _convolve(self, image: Tensor, space: gym.Space[Any], stack: nn.Module) -> Tensor:
+        features = _channels_first(image, space).to(torch.float32)
+        if scales_as_bytes(space):
+            features = features / 255.0
+        for convolution in stack.children():
+            features = self.activation(convolution(features))
+        return features.flatten(1)
+
+    def forward(self, observation: ObservationTensor) -> Tensor:
+        parts = observation if isinstance(observation, dict) else {"": observation}
+        columns = [
+            self._convolve(parts[key], leaf, stack)
+            for (key, leaf), stack in zip(self.images.items(), self.stacks, strict=True)
+        ]
+        if self.rest is not None:
+            columns.append(self.rest(parts))
+        features = torch.cat(columns, -1) if len(columns) > 1 else columns[0]
+        for layer in self.layers:
+            features = self.activation(layer(features))
+        return features
+
+
+def orthogonal_(layer: nn.Module, gain: float) -> nn.Module:
+    """Initialise weights orthogonally with ``gain`` and biases with 0; return the layer."""
+    nn.init.orthogonal_(layer.weight, gain)  # type: ignore[arg-type]
+    nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+    return layer
+
+
+def _linear_layers(input_size: int, hidden_sizes: tuple[int, ...]) -> tuple[nn.ModuleList, int]:
+    sizes = (input_size, *hidden_sizes)
+    layers = [orthogonal_(nn.Linear(a, b), math.sqrt(2)) for a, b in zip(sizes[:-1], sizes[1:], strict=True)]
+    return nn.ModuleList(layers), sizes[-1]
+
+
+def _convolutions(config: CNNConfig, space: gym.Space[Any]) -> nn.Module:
+    height, width, channels = _image_size(space)
+    stack = nn.Sequential()
+    for out_channels, kernel, stride in zip(config.channels, config.kernel_sizes, config.strides, strict=True):
+        if min(height, width) < kernel:
+            raise ConfigError(
+                f"a convolution with kernel {kernel} gets an image of only {height}x{width} pixels",
+                field="spec.training.network.config.kernelSizes",
+                value=list(config.kernel_sizes),
+                remedy="use smaller kernels and strides, or fewer convolutions",
+            )
+        stack.append(orthogonal_(nn.Conv2d(channels, out_channels, kernel, stride), math.sqrt(2)))
+        height, width, channels = (height - kernel) // stride + 1, (width - kernel) // stride + 1, out_channels
+    return stack
+
+
+def _channels_last(space: gym.Space[Any]) -> bool:
+    shape = space.shape or ()
+    return shape[-1] <= shape[0]
+
+
+def _image_size(space: gym.Space[Any]) -> tuple[int, int, int]:
+    shape = space.shape or ()
+    return (shape[0], shape[1], shape[2]) if _channels_last(space) else (shape[1], shape[2], shape[0])
+
+
+def _channels_first(image: Tensor, space: gym.Space[Any]) -> Tensor:
+    return image.permute(0, 3, 1, 2) if _channels_last(space) else image
+
+
+def _is_plain_vector(space: gym.Space[Any]) -> bool:
+    return isinstance(space, gym.spaces.Box) and len(space.shape) == 1 and space.dtype is not None and space.dtype.kind == "f"
+
+
+def _flat_size(space: gym.Space[Any]) -> int:
+    if isinstance(space, gym.spaces.Discrete):
+        return int(space.n)
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return int(space.nvec.sum())
+    return math.prod(space.shape or ())
+
+
+def _flat(leaf: Tensor, space: gym.Space[Any]) -> Tensor:
+    if isinstance(space, gym.spaces.Discrete):
+        return one_hot(leaf - int(space.start), int(space.n))
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        columns = leaf.flatten(1).unbind(1)
+        sizes = [int(n) for n in space.nvec.reshape(-1)]
+        return torch.cat([one_hot(column, size) for column, size in zip(columns, sizes, strict=True)], -1)
+    flat = leaf.flatten(1).to(torch.float32)
+    return flat / 255.0 if scales_as_bytes(space) else flat
