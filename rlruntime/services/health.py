@@ -1,0 +1,221 @@
+"""One port with ``/metrics``, ``/healthz``, ``/readyz`` and ``/status``. They hold no secret and need no token."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Self
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from rlruntime.errors import ConfigError, one_line
+from rlruntime.metrics.json_values import finite
+
+_REQUEST_TIMEOUT_S = 5.0
+_MAX_CONCURRENT = 16
+_POLL_S = 0.05
+
+Check = Callable[[], str | None]
+"""Returns what is wrong in a few words, or None when all is well."""
+
+
+class Heartbeat:
+    """Liveness of a loop: well as long as the last beat isn't older than ``timeout_s``.
+
+    ``beat`` costs one clock read; call it at phase boundaries, or from anything that shows progress. Phases that may
+    rightly take longer than the time-out are no sign of death: choose the time-out for the longest.
+    """
+
+    def __init__(self, timeout_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.timeout_s = timeout_s
+        self._clock = clock
+        self._last_s = clock()
+
+    def beat(self) -> None:
+        """Say that there was progress."""
+        self._last_s = self._clock()
+
+    def __call__(self) -> str | None:
+        """Return None, or for how long there has been no progress."""
+        silent_s = self._clock() - self._last_s
+        if silent_s <= self.timeout_s:
+            return None
+        return f"no progress for {silent_s:.0f} s (allowed: {self.timeout_s:g} s)"
+
+
+class HealthServer:
+    """Serves a run's port from daemon threads, from construction until ``close``.
+
+    Args:
+        port: 0 picks a free one; see the attribute ``port`` for which.
+        host: address to listen on; ``0.0.0.0`` for all.
+        registry: what ``/metrics`` shows.
+        live: behind ``/healthz``; not None answers 503 and its words.
+        ready: behind ``/readyz``, likewise.
+        status: behind ``/status``; returned as JSON. Called by the server's threads, so it must only read.
+
+    Raises:
+        ConfigError: the port is taken, may not be opened, or isn't one.
+    """
+
+    def __init__(
+        self,
+        port: int,
+        *,
+        registry: CollectorRegistry,
+        live: Check,
+        ready: Check,
+        status: Callable[[], Mapping[str, Any]],
+        host: str = "127.0.0.1",
+    ) -> None:
+        self.host = host
+        routes = _Routes(registry, live, ready, status)
+        handler = type("Handler", (_Handler,), {"routes": routes})
+        try:
+            self._server = _Server((host, port), handler)
+        except (OSError, OverflowError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise ConfigError(
+                f"the port can't be opened on {host or 'all addresses'}: {reason}",
+                field="spec.metrics.port",
+                value=port,
+                remedy="choose another port, or 0 for any free one",
+            ) from None
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": _POLL_S}, name="rljob-health", daemon=True
+        )
+        self._thread.start()
+        self._closed = False
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Stop listening and free the port, within ``timeout_s``. May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        stopper = threading.Thread(target=self._server.shutdown, daemon=True)
+        stopper.start()
+        stopper.join(timeout_s)
+        self._server.server_close()
+        self._thread.join(timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 64
+    allow_reuse_port = False
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self._free = threading.BoundedSemaphore(_MAX_CONCURRENT)
+        super().__init__(address, handler)
+
+    def server_bind(self) -> None:
+        """Bind without HTTPServer's look-up of the host's own name, which may take seconds."""
+        socketserver.TCPServer.server_bind(self)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Drop a connection when too many are open, so that a flood costs no memory."""
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is its own affair."""
+
+
+class _Routes:
+    def __init__(
+        self, registry: CollectorRegistry, live: Check, ready: Check, status: Callable[[], Mapping[str, Any]]
+    ) -> None:
+        self._registry, self._live, self._ready, self._status = registry, live, ready, status
+
+    def answer(self, path: str, accept: str) -> tuple[HTTPStatus, str, bytes]:
+        """Return status, content type and body."""
+        match path:
+            case "/metrics":
+                encoder, content_type = choose_encoder(accept)
+                return HTTPStatus.OK, content_type, encoder(self._registry)
+            case "/healthz":
+                return _checked(self._live())
+            case "/readyz":
+                return _checked(self._ready())
+            case "/status":
+                body = json.dumps(finite(self._status()), allow_nan=False)
+                return HTTPStatus.OK, "application/json", f"{body}\n".encode()
+        return HTTPStatus.NOT_FOUND, _TEXT, b"not found; there are /metrics, /healthz, /readyz, /status\n"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    routes: _Routes
+    timeout = _REQUEST_TIMEOUT_S
+    server_version = "rljob"
+    sys_version = ""
+
+    def __getattr__(self, name: str) -> Callable[[], None]:
+        """Give the base class the method for a request: it looks for ``do_<VERB>``."""
+        if not name.startswith("do_"):
+            raise AttributeError(name)
+        return self._answer if name in ("do_GET", "do_HEAD") else self._refuse
+
+    def _answer(self) -> None:
+        path = self.path.partition("?")[0]
+        try:
+            status, content_type, body = self.routes.answer(path, self.headers.get("Accept", ""))
+        except Exception as error:
+            words = one_line(f"{type(error).__name__}: {error}")
+            status, content_type, body = HTTPStatus.INTERNAL_SERVER_ERROR, _TEXT, f"{words}\n".encode()
+        self._send(status, content_type, body)
+
+    def _refuse(self) -> None:
+        self._send(HTTPStatus.METHOD_NOT_ALLOWED, _TEXT, b"only GET and HEAD\n", {"Allow": "GET, HEAD"})
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Probes are no news."""
+
+    def _send(self, status: HTTPStatus, content_type: str, body: bytes, extra: Mapping[str, str] | None = None) -> None:
+        self.send_response(status)
+        headers = {
+            "Content-Type": content_type,
+            "Content-Length": str(len(body)),
+            "Cache-Control": "no-store",
+            **(extra or {}),
+        }
+        for name, value in headers.items():
+            self.send_header(name, value)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError, TimeoutError):
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+
+_TEXT = "text/plain; charset=utf-8"
+
+
+def _checked(problem: str | None) -> tuple[HTTPStatus, str, bytes]:
+    if problem is None:
+        return HTTPStatus.OK, _TEXT, b"ok\n"
+    return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, f"{one_line(problem)}\n".encode()
