@@ -229,10 +229,20 @@ def _siblings(path: Path) -> Sequence[str]:
 class _NodeLoader(yaml.BaseLoader):
     """PyYAML up to its node tree, without its rules for what a scalar means: only whether it was quoted is kept."""
 
+    def scan_to_next_token(self) -> None:
+        """Skip tabs between tokens where libyaml, and with it kubectl, does."""
+        super().scan_to_next_token()
+        while self.peek() == "\t" and (self.flow_level or not self.allow_simple_key):
+            self.forward()
+            super().scan_to_next_token()
+
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Let an anchor be given anew, as YAML does."""
+        """Let an anchor be given anew, and make the tag ``!`` mean a string."""
         if not self.check_event(yaml.AliasEvent):
-            self.anchors.pop(self.peek_event().anchor, None)  # type: ignore[no-untyped-call]
+            event = self.peek_event()  # type: ignore[no-untyped-call]
+            self.anchors.pop(event.anchor, None)
+            if event.tag == "!":
+                event.implicit = (False, True)
         return super().compose_node(parent, index)
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> str:
