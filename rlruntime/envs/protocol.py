@@ -45,8 +45,8 @@ class EnvSpaces:
     """What the policy sees of an environment.
 
     Attributes:
-        observation: space of one copy, after `observationKeys` and without the action mask; Box, Discrete, MultiDiscrete,
-            MultiBinary, or a flat Dict of these with dotted keys.
+        observation: space of one copy, after `observationKeys` and without the action mask; Box, Discrete,
+            MultiDiscrete, MultiBinary, or a flat Dict of these with dotted keys.
         action: space of one copy as the environment takes it: Discrete, MultiDiscrete or Box.
         action_mask: where masks come from, or None where the environment has none.
         action_mask_size: `n` of the mask; 0 without one.
