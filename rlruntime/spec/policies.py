@@ -8,19 +8,16 @@ from pydantic import Field, model_validator
 
 from rlruntime.spec.base import (
     DNSLabel,
-    Int,
-    NonNegativeInt,
     ObjectName,
-    PositiveFloat,
-    PositiveInt,
     SpecModel,
+    Whole,
     refusal,
 )
 from rlruntime.spec.roles import TemplateMetadata
 
 MAX_SECONDS = 10 * 365 * 24 * 3600
 
-Seconds = Annotated[PositiveInt, Field(le=MAX_SECONDS)]
+Seconds = Annotated[int, Field(ge=1, le=MAX_SECONDS), Whole]
 
 
 class Elastic(SpecModel):
@@ -28,11 +25,11 @@ class Elastic(SpecModel):
 
     role: DNSLabel
     """Name of a role of type Collector or Inference. It can't change later."""
-    replicas: Annotated[NonNegativeInt, Field(le=4096)] = 1
+    replicas: Annotated[int, Field(ge=0, le=4096), Whole] = 1
     """Pods that are wanted now."""
-    min_replicas: Annotated[NonNegativeInt, Field(le=4096)] = 1
+    min_replicas: Annotated[int, Field(ge=0, le=4096), Whole] = 1
     """Fewest pods that may be asked for."""
-    max_replicas: Annotated[NonNegativeInt, Field(le=4096)] | None = None
+    max_replicas: Annotated[int, Field(ge=0, le=4096), Whole] | None = None
     """Most pods that may be asked for. Unset: 4096."""
 
     @model_validator(mode="after")
@@ -51,11 +48,11 @@ class WeightSync(SpecModel):
 
     scheme: Literal["Auto"] = "Auto"
     """What carries the weights. `Auto`: what fits the roles."""
-    every_iterations: Annotated[PositiveInt, Field(le=1_000_000)] = 1
+    every_iterations: Annotated[int, Field(ge=1, le=1_000_000), Whole] = 1
     """Iterations of the trainer between publications."""
-    max_staleness: Annotated[NonNegativeInt, Field(le=1_000_000)] = 2
+    max_staleness: Annotated[int, Field(ge=0, le=1_000_000), Whole] = 2
     """Publications that training data may lag behind; what is older is dropped and counted."""
-    timeout_seconds: Annotated[PositiveFloat, Field(le=86400)] = 120.0
+    timeout_seconds: Annotated[float, Field(gt=0, le=86400)] = 120.0
     """Seconds that a publication may take before it fails."""
 
 
@@ -107,19 +104,19 @@ class RunPolicy(SpecModel):
 
     suspend: bool = False
     """Whether the job's pods are taken away. Its checkpoint stays; once this is false again it goes on from there."""
-    backoff_limit: Annotated[NonNegativeInt, Field(le=1_000_000)] = 3
+    backoff_limit: Annotated[int, Field(ge=0, le=1_000_000), Whole] = 3
     """Restarts after faults of the job's own before it fails."""
-    disruption_limit: Annotated[NonNegativeInt, Field(le=1_000_000)] = 20
+    disruption_limit: Annotated[int, Field(ge=0, le=1_000_000), Whole] = 20
     """Restarts after disruptions (eviction, loss of a node, preemption) before it fails."""
     clean_pod_policy: Literal["Running", "All", "None"] = "Running"
     """Pods that are deleted once the job has finished: those still running, all, or none."""
-    node_lost_seconds: Annotated[NonNegativeInt, Field(le=MAX_SECONDS)] = 60
+    node_lost_seconds: Annotated[int, Field(ge=0, le=MAX_SECONDS), Whole] = 60
     """Seconds a pod on an unreachable node is waited for before it is replaced."""
     active_deadline_seconds: Seconds | None = None
     """Seconds the job may run, counted while it runs and anew after a suspension, before it fails. Unset: no limit."""
     pre_running_deadline_seconds: Seconds | None = None
     """Seconds until all pods must run, not counting suspension and queueing, before it fails. Unset: no limit."""
-    ttl_seconds_after_finished: Annotated[NonNegativeInt, Field(le=MAX_SECONDS)] | None = None
+    ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=MAX_SECONDS), Whole] | None = None
     """Seconds after which a finished job is deleted. Unset: never."""
 
 
@@ -137,7 +134,7 @@ class Scheduling(SpecModel):
 class Metrics(SpecModel):
     """The one port on which every pod serves `/metrics`, `/healthz`, `/readyz` and `/status`."""
 
-    port: Annotated[Int, Field(ge=0, le=65535)] = 9400
+    port: Annotated[int, Field(ge=0, le=65535), Whole] = 9400
     """TCP port. 0: a free one on a laptop, 9400 on a cluster."""
 
 

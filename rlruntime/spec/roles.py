@@ -11,12 +11,10 @@ from rlruntime.spec.base import (
     Annotations,
     DNSLabel,
     ImageName,
-    Int,
     Labels,
-    NonNegativeInt,
-    PositiveInt,
     QualifiedName,
     SpecModel,
+    Whole,
     refusal,
 )
 from rlruntime.spec.training.env import ImportPath
@@ -86,23 +84,23 @@ class Role(SpecModel):
     type: RoleType
     """What its pods do: `Trainer` learns, `Collector` steps environments, `Inference` serves a policy, and `Service`
     runs code of your own."""
-    replicas: Annotated[NonNegativeInt, Field(le=4096)] = 1
+    replicas: Annotated[int, Field(ge=0, le=4096), Whole] = 1
     """Pods of this role. Leave it out for the role that `elastic` counts."""
     image: ImageName | None = None
     """Container image of this role. Unset: `spec.image`."""
-    gpus: Annotated[NonNegativeInt, Field(le=64)] = 0
+    gpus: Annotated[int, Field(ge=0, le=64), Whole] = 0
     """GPUs of each pod."""
     gpu_resource_name: QualifiedName = "nvidia.com/gpu"
     """Resource that `gpus` asks for, such as `nvidia.com/gpu` or `amd.com/gpu`."""
-    processes_per_replica: Annotated[PositiveInt, Field(le=1024)] = 1
+    processes_per_replica: Annotated[int, Field(ge=1, le=1024), Whole] = 1
     """Processes in each pod: trainer ranks, or collector workers."""
-    hosts_per_replica: Annotated[Int, Field(ge=1, le=1)] = 1
+    hosts_per_replica: Annotated[int, Field(ge=1, le=1), Whole] = 1
     """Pods that form one replica. Only 1 for now."""
     resources: ResourceRequirements = ResourceRequirements()
     """Processor and memory of each pod."""
     entrypoint: ImportPath | None = None
     """`package.module:function` that a `Service` runs; the other types have none."""
-    config: dict[str, Any] = Field(default_factory=dict)
+    config: dict[str, Any] | None = None
     """Handed to the entrypoint of a `Service` as it is."""
     template: PodTemplate = PodTemplate()
     """What is laid over the pods of this role."""
@@ -120,7 +118,7 @@ class Role(SpecModel):
                 remedy="remove it, or set type: Service",
                 value=self.entrypoint,
             )
-        if self.type != "Service" and self.config:
+        if self.type != "Service" and self.config is not None:
             raise refusal(f"config belongs to a Service, not to a {self.type}", "config", remedy="remove it")
         if self.type == "Trainer" and self.replicas < 1:
             raise refusal("a Trainer needs at least one replica", "replicas", value=self.replicas)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
-from rlruntime.spec.base import AsTuple, NonNegativeInt, SpecModel
+from rlruntime.spec.base import AsTuple, NonNegativeInt, SpecModel, Whole
 
 Word = Annotated[str, Field(max_length=253)]
 Message = Annotated[str, Field(max_length=4096)]
@@ -69,7 +69,7 @@ class ProgressStatus(StatusModel):
     """Decisions of environments so far."""
     total_frames: NonNegativeInt | None = None
     """Decisions after which training ends."""
-    percent: Annotated[NonNegativeInt, Field(le=100)] | None = None
+    percent: Annotated[int, Field(ge=0, le=100), Whole] | None = None
     """Whole percents of `totalFrames`."""
     reward: float | None = None
     """Mean reward of recent episodes."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from rlruntime.spec.base import AsTuple, NonNegativeInt, PositiveInt, SpecModel, matching, refusal
+from rlruntime.spec.base import MAX_INT, AsTuple, PositiveInt, SpecModel, Whole, matching, refusal
 from rlruntime.spec.training.component import Component
 from rlruntime.spec.training.env import EnvConfig, ImportPath
 from rlruntime.spec.training.ppo import PPOConfig
@@ -56,8 +56,8 @@ class TrainingSpec(SpecModel):
 
     algorithm: Literal["PPO", "Custom"]
     """What learns. The section of the same name holds its settings."""
-    seed: NonNegativeInt = Field(default=0, le=2**63 - 1)
-    """The one seed that all randomness is derived from."""
+    seed: Annotated[int, Field(ge=0, le=MAX_INT), Whole] = 0
+    """The one seed that all randomness is derived from; at most 2^53 - 1, which JSON holds exactly."""
     total_frames: PositiveInt
     """Decisions of environments after which training ends; ignored reset steps don't count."""
     device: Device = "Auto"
