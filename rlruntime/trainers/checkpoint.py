@@ -13,13 +13,14 @@ import json
 import os
 import re
 import shutil
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 import rlruntime
-from rlruntime.errors import CheckpointError, ConfigError
+from rlruntime.errors import CheckpointError, ConfigError, StorageError
 from rlruntime.registry import import_object
 from rlruntime.trainers.durable import storage_errors, sync_folder, write_atomically
 from rlruntime.trainers.state_tree import BYTES_FILE, FileDigest, decode_state, save_state
@@ -101,20 +102,33 @@ class CheckpointStore:
     def __init__(self, folder: Path, keep: int = 3) -> None:
         self.folder = folder
         self.keep = keep
+        self._writing = threading.Lock()
         with storage_errors("open the checkpoint folder", folder):
             folder.mkdir(parents=True, exist_ok=True)
             self._recover()
 
-    def write(self, state: Any, info: CheckpointInfo) -> Path:
+    def write(self, state: Any, info: CheckpointInfo, *, wait_s: float = 60.0) -> Path:
         """Write a checkpoint, move ``latest`` to it, remove the oldest; return its folder.
 
         ``state`` isn't changed, but must not change meanwhile: hand in ``snapshot_tree`` of live state when this runs
         in another thread.
 
+        Args:
+            wait_s: seconds to wait for another thread that is writing.
+
         Raises:
             TypeError: the state holds what a checkpoint can't; says where.
-            StorageError: a full disk, no permission. The previous checkpoint is untouched.
+            StorageError: a full disk, no permission, another thread that doesn't end its writing. The previous
+                checkpoint is untouched.
         """
+        if not self._writing.acquire(timeout=wait_s):
+            raise StorageError(f"cannot write a checkpoint to {self.folder}: another one is being written")
+        try:
+            return self._write(state, info)
+        finally:
+            self._writing.release()
+
+    def _write(self, state: Any, info: CheckpointInfo) -> Path:
         final = self.folder / f"step-{info.frames}"
         temporary = self.folder / f"{_TEMPORARY_PREFIX}{final.name}"
         with storage_errors("write the checkpoint", final):
