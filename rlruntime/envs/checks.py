@@ -90,11 +90,24 @@ def _check_observation(observation: Any, layout: EnvLayout, call: str, field: st
             raise ConfigError(
                 f"{call} returned no {name}, although observation_space has it", field=field, remedy="return every part"
             ) from error
-        _check_leaf(value, leaf, f"{call} returned {name}", field)
+        check_leaf(value, leaf, call, field)
 
 
-def _check_leaf(value: np.ndarray, leaf: Leaf, what: str, field: str) -> None:
-    shape, dtype = leaf_shape(leaf.space), leaf_dtype(leaf.space)
+def check_leaf(value: np.ndarray, leaf: Leaf, call: str, field: str, leading: tuple[int, ...] = ()) -> None:
+    """Check shape, dtype, and for counts the range of one array of an observation.
+
+    Args:
+        value: what came back.
+        leaf: what was announced.
+        call: ``reset`` or ``step``, for the message.
+        field: manifest field that errors name.
+        leading: dimensions before those of one copy.
+
+    Raises:
+        ConfigError: they don't agree.
+    """
+    what = f"{call} returned observation {leaf.key!r}" if leaf.key else f"{call} returned an observation"
+    shape, dtype = leading + leaf_shape(leaf.space), leaf_dtype(leaf.space)
     if value.shape != shape:
         raise ConfigError(
             f"{what} of shape {value.shape}, but observation_space says {shape}", field=field, remedy="make them agree"

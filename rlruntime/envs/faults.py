@@ -15,6 +15,10 @@ from rlruntime.errors import EnvironmentFault, shorten
 _SMALL = 4096
 
 
+class UnlearnableFault(EnvironmentFault):
+    """An environment returned numbers that can't be learned from: NaN, infinity, a mask that allows nothing."""
+
+
 def where(copy: int | str, episode_step: int, total_step: int) -> str:
     """Return the words for a place: copies and steps count from 0 and 1."""
     return f"environment copy {copy} (step {episode_step} of its episode, {total_step} in total)"
@@ -89,20 +93,20 @@ def _sum(flat: np.ndarray) -> float:
     return float(flat.sum(dtype=np.float64))
 
 
-def not_finite(copy: int, episode_step: int, total_step: int, what: str, values: Any) -> EnvironmentFault:
+def not_finite(copy: int, episode_step: int, total_step: int, what: str, values: Any) -> UnlearnableFault:
     """Return the fault for NaN or infinity."""
-    return EnvironmentFault(
+    return UnlearnableFault(
         f"{where(copy, episode_step, total_step)}: {what} is not finite: {shorten(str(values), 200)}"
     )
 
 
-def no_action_allowed(copy: int, episode_step: int, total_step: int) -> EnvironmentFault:
+def no_action_allowed(copy: int, episode_step: int, total_step: int) -> UnlearnableFault:
     """Return the fault for a mask that allows nothing although the episode goes on."""
-    return EnvironmentFault(f"{where(copy, episode_step, total_step)}: action_mask allows no action")
+    return UnlearnableFault(f"{where(copy, episode_step, total_step)}: action_mask allows no action")
 
 
-def mask_missing(copy: int, episode_step: int, total_step: int) -> EnvironmentFault:
+def mask_missing(copy: int, episode_step: int, total_step: int) -> UnlearnableFault:
     """Return the fault for an ``info`` that lacks its mask."""
-    return EnvironmentFault(
+    return UnlearnableFault(
         f"{where(copy, episode_step, total_step)}: info has no action_mask, although its first reset had"
     )

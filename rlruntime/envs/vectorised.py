@@ -24,7 +24,7 @@ import numpy as np
 from gymnasium import spaces as gs
 from gymnasium.vector import AutoresetMode
 
-from rlruntime.envs import build, faults
+from rlruntime.envs import build, checks, faults
 from rlruntime.envs.loop import allows_something
 from rlruntime.envs.protocol import StepSlot
 from rlruntime.envs.snapshots import SnapshotProof, capture, prove_snapshot, restore
@@ -42,13 +42,17 @@ class VectorEntryPoint:
     ``config.id`` must be registered with a ``vector_entry_point``; ``config.factory`` is called once, with ``num_envs``
     and ``kwargs``, and returns a `gymnasium.vector.VectorEnv`. Snapshots are one blob for all copies.
 
+    Args:
+        config: the environment.
+        make: builds the vector environment; default as above.
+
     Raises:
         ConfigError: there is no such entry point, wrappers are asked for, or its autoreset can't be adapted.
     """
 
     backend = "VectorEntryPoint"
 
-    def __init__(self, config: EnvConfig) -> None:
+    def __init__(self, config: EnvConfig, make: Callable[[], Any] | None = None) -> None:
         self.num_envs = config.num_envs
         if config.wrappers:
             raise ConfigError(
@@ -56,10 +60,10 @@ class VectorEntryPoint:
                 field=build.WRAPPERS_FIELD,
                 remedy=f"remove them, or {_OTHER_BACKEND}",
             )
-        self._make: Callable[[], Any] = lambda: _make(config)
+        self._make = (lambda: _make(config)) if make is None else make
         self._env = self._make()
         try:
-            self._layout = _describe(self._env, config)
+            self._layout = self._describe(config)
             self.spaces = self._layout.spaces
             self._mode = _autoreset_mode(self._env, self._make, config)
         except BaseException:
@@ -84,7 +88,7 @@ class VectorEntryPoint:
         if len(seeds) != self.num_envs:
             raise ValueError(f"{self.num_envs} copies need as many seeds, got {len(seeds)}")
         try:
-            observation, info = _seeded_reset(self._env, [int(seed) for seed in seeds])
+            observation, info = self._seeded_reset([int(seed) for seed in seeds])
         except Exception as error:
             raise faults.raised_in_reset("all", error) from error
         self._total_steps = 0
@@ -167,6 +171,31 @@ class VectorEntryPoint:
         if env is not None:
             with contextlib.suppress(Exception):
                 env.close()
+
+    def _describe(self, config: EnvConfig) -> EnvLayout:
+        """Return what the policy sees; a scratch reset shows whether ``info`` holds masks."""
+        env, field = self._env, build.env_field(config)
+        if env.num_envs != config.num_envs:
+            raise ConfigError(f"the vector environment has {env.num_envs} copies, not {config.num_envs}", field=field)
+        first, keys = (env.single_observation_space, env.single_action_space), config.observation_keys
+        describe_spaces(*first, observation_keys=keys, field=field)
+        try:
+            observation, info = self._seeded_reset([0] * config.num_envs)
+        except Exception as error:
+            raise faults.raised_in_reset("all", error) from error
+        masks = {MASK_KEY: info[MASK_KEY][0]} if MASK_KEY in info else {}
+        layout = describe_spaces(*first, observation_keys=keys, first_info=masks, field=field)
+        for leaf in layout.leaves:
+            checks.check_leaf(np.asarray(leaf_value(observation, leaf.path)), leaf, "reset", field, (config.num_envs,))
+        return layout
+
+    def _seeded_reset(self, seeds: list[int]) -> tuple[Any, dict[str, Any]]:
+        """Reset with one seed per copy, or with the first alone where the environment takes only one."""
+        try:
+            result: tuple[Any, dict[str, Any]] = self._env.reset(seed=seeds)
+        except (TypeError, ValueError, AssertionError, gym.error.Error):
+            result = self._env.reset(seed=seeds[0])
+        return result
 
     def _to_env_actions(self, actions: np.ndarray) -> np.ndarray:
         if self._has_start:
@@ -283,30 +312,6 @@ def _from_factory(config: EnvConfig) -> Any:
             remedy=f"return one, or {_OTHER_BACKEND}",
         )
     return env
-
-
-def _describe(env: Any, config: EnvConfig) -> EnvLayout:
-    """Return what the policy sees; a scratch reset shows whether ``info`` holds masks."""
-    field = build.env_field(config)
-    if env.num_envs != config.num_envs:
-        raise ConfigError(f"asked for {config.num_envs} copies, the vector environment has {env.num_envs}", field=field)
-    first = (env.single_observation_space, env.single_action_space)
-    describe_spaces(*first, observation_keys=config.observation_keys, field=field)
-    try:
-        _, info = _seeded_reset(env, [0] * config.num_envs)
-    except Exception as error:
-        raise faults.raised_in_reset("all", error) from error
-    masks = {MASK_KEY: info[MASK_KEY][0]} if MASK_KEY in info else {}
-    return describe_spaces(*first, observation_keys=config.observation_keys, first_info=masks, field=field)
-
-
-def _seeded_reset(env: Any, seeds: list[int]) -> tuple[Any, dict[str, Any]]:
-    """Reset with one seed per copy, or with the first alone where the environment takes only one."""
-    try:
-        result: tuple[Any, dict[str, Any]] = env.reset(seed=seeds)
-    except (TypeError, ValueError, AssertionError, gym.error.Error):
-        result = env.reset(seed=seeds[0])
-    return result
 
 
 def _autoreset_mode(env: Any, make: Callable[[], Any], config: EnvConfig) -> AutoresetMode:

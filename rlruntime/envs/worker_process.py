@@ -1,0 +1,195 @@
+"""The pool's end of one worker: starting it, talking to it within deadlines, and saying how it died."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+from rlruntime.envs import messages
+from rlruntime.envs.faults import UnlearnableFault
+from rlruntime.envs.shared_slot import open_shared_memory
+from rlruntime.envs.worker import TRACE_SIGNAL, WorkerError
+from rlruntime.errors import ConfigError, EnvironmentFault
+
+_TRACE_WAIT_S = 0.5
+_REAP_WAIT_S = 2.0
+_CODE = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from rlruntime.envs.worker import main; main(*map(int, sys.argv[2:7]))"
+)
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class WorkerProcess:
+    """One worker process that owns copies ``first .. last - 1``.
+
+    Args:
+        index: number of the worker.
+        first: index of its first copy.
+        last: one more than the index of its last copy.
+        memory_fd: descriptor of the shared memory.
+
+    Attributes:
+        proven: whether it has finished a step since it started.
+    """
+
+    def __init__(self, index: int, first: int, last: int, memory_fd: int) -> None:
+        self.index, self.first, self.last = index, first, last
+        self.proven = False
+        self._trace_fd = open_shared_memory(f"rljob-worker-{index}")
+        self._lifeline = -1
+        ours, theirs = socket.socketpair()
+        self.sock = ours
+        self.sock.setblocking(False)
+        try:
+            with theirs:
+                self.process = self._start(theirs.fileno(), memory_fd)
+        except BaseException:
+            self._close_descriptors()
+            raise
+
+    @property
+    def words(self) -> str:
+        """Return how messages name this worker."""
+        copies = f"copies {self.first}-{self.last - 1}" if self.last - self.first > 1 else f"copy {self.first}"
+        return f"environment worker {self.index} (pid {self.process.pid}, {copies})"
+
+    def send(self, kind: bytes, value: Any = None, *, timeout_s: float) -> None:
+        """Send a message; a worker that is gone is noticed by `answer`.
+
+        Raises:
+            EnvironmentFault: it takes nothing for ``timeout_s``.
+        """
+        try:
+            messages.send(self.sock, kind, value, deadline=time.monotonic() + timeout_s)
+        except messages.DeadlineExceededError:
+            raise self._hung("take a message", timeout_s) from None
+        except OSError:
+            return
+
+    def answer(self, doing: str, deadline: float, timeout_s: float) -> Any:
+        """Return the value of the answer, None for most.
+
+        Args:
+            doing: what it was asked for, in a word.
+            deadline: time of `time.monotonic` in seconds.
+            timeout_s: what the deadline was made from, for the message.
+
+        Raises:
+            EnvironmentFault: it died, hung (and was killed), or its environment failed.
+            ConfigError: its environment can't be built.
+        """
+        try:
+            kind, value = messages.receive(self.sock, deadline=deadline)
+        except EOFError:
+            raise self._died(doing) from None
+        except messages.DeadlineExceededError:
+            raise self._hung(doing, timeout_s) from None
+        if kind == messages.ERROR:
+            raise _to_exception(value)
+        return value
+
+    def kill(self) -> None:
+        """End the process at once and free what belongs to it. May be called twice; never raises."""
+        with contextlib.suppress(OSError):
+            self.process.kill()
+        self.reap()
+
+    def reap(self) -> None:
+        """Take the exit status of a process that was killed or told to quit, and free what belongs to it."""
+        try:
+            self.process.wait(timeout=_REAP_WAIT_S)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(OSError):
+                self.process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(timeout=_REAP_WAIT_S)
+        self._close_descriptors()
+
+    def _start(self, socket_fd: int, memory_fd: int) -> subprocess.Popen[bytes]:
+        # The kernel ends a child when the *thread* that started it ends, so only the main thread may rely on that.
+        by_kernel = sys.platform == "linux" and threading.current_thread() is threading.main_thread()
+        lifeline_theirs = -1
+        if not by_kernel:
+            lifeline_theirs, self._lifeline = os.pipe()
+        numbers = (socket_fd, memory_fd, self._trace_fd, lifeline_theirs, os.getpid())
+        path = [os.path.abspath(entry) if entry == "" else entry for entry in sys.path]
+        command = [sys.executable, "-c", _CODE, json.dumps(path), *map(str, numbers)]
+        environment = {**dict.fromkeys(_ONE_THREAD, "1"), **os.environ}
+        # Blocked until the worker has its handlers, so that Ctrl-C in between doesn't kill it.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+        try:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[fd for fd in numbers[:4] if fd >= 0],
+                env=environment,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            if lifeline_theirs >= 0:
+                os.close(lifeline_theirs)
+
+    def _died(self, doing: str) -> EnvironmentFault:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=_REAP_WAIT_S)
+        code = self.process.returncode
+        trace = self._trace()
+        if code is None:
+            how = "closed its connection"
+        elif code < 0:
+            how = f"was killed by {_signal_name(-code)}"
+            how += " (out of memory?)" if -code == signal.SIGKILL else ""
+        else:
+            how = f"exited with code {code}"
+        last = f": {trace.splitlines()[0]}" if trace else ""
+        return EnvironmentFault(f"{self.words} {how} during {doing}{last}", worker_traceback=trace)
+
+    def _hung(self, doing: str, timeout_s: float) -> EnvironmentFault:
+        with contextlib.suppress(OSError):
+            self.process.send_signal(TRACE_SIGNAL)  # its stack is written even from within C code
+        give_up = time.monotonic() + _TRACE_WAIT_S
+        while not self._trace() and time.monotonic() < give_up:
+            time.sleep(0.01)
+        trace, words = self._trace(), self.words
+        self.kill()
+        return EnvironmentFault(
+            f"{words} did not finish {doing} within {timeout_s:g} s and was killed", worker_traceback=trace
+        )
+
+    def _trace(self) -> str:
+        if self._trace_fd < 0:
+            return ""
+        size = os.fstat(self._trace_fd).st_size
+        return os.pread(self._trace_fd, size, 0).decode(errors="replace")
+
+    def _close_descriptors(self) -> None:
+        self.sock.close()
+        for name in ("_trace_fd", "_lifeline"):
+            descriptor = getattr(self, name)
+            setattr(self, name, -1)
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _to_exception(error: WorkerError) -> Exception:
+    if error.kind == "config":
+        problem, field, remedy = error.config_parts
+        return ConfigError(problem, field=field, remedy=remedy)
+    cls = UnlearnableFault if error.kind == "unlearnable" else EnvironmentFault
+    return cls(error.message, worker_traceback=error.traceback)
