@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import yaml
+from pydantic import BaseModel
 
 from rlruntime import __version__
 from rlruntime.spec.manifest import GROUP, KIND, VERSION, RLJob
@@ -103,6 +104,12 @@ def json_schema_text() -> str:
     return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
+def structural_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the schema of ``model`` in the API server's dialect, without rules."""
+    raw = model.model_json_schema(by_alias=True, mode="validation")
+    return _structural(raw, raw.get("$defs", {}), ":")
+
+
 def _root_schema() -> dict[str, Any]:
     raw = RLJob.model_json_schema(by_alias=True, mode="validation")
     root = _structural(raw, raw["$defs"], "")
@@ -119,7 +126,10 @@ def _column(name: str, kind: str, path: str, description: str, priority: int) ->
 
 
 def _structural(node: Mapping[str, Any], definitions: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Return ``node`` of pydantic's JSON Schema in the server's dialect; ``path`` is where it stands, as in `RULES`."""
+    """Return ``node`` of pydantic's JSON Schema in the server's dialect; ``path`` is where it stands, as in `RULES`.
+
+    Null is kept only for a field whose default is another value: there the server would put the default in its place.
+    """
     node = _resolved(node, definitions)
     out: dict[str, Any] = {}
     if "description" in node:
@@ -135,6 +145,8 @@ def _structural(node: Mapping[str, Any], definitions: Mapping[str, Any], path: s
     out.update(_bounds(node))
     if "default" in node and (default := _without_nulls(node["default"])) is not None:
         out["default"] = default
+        if node.get("nullable"):
+            out["nullable"] = True
     if node.get("type") == "array":
         out["items"] = _structural(node["items"], definitions, f"{path}[]")
     elif node.get("type") == "object":
@@ -160,13 +172,13 @@ def _object(node: Mapping[str, Any], definitions: Mapping[str, Any], path: str) 
 
 
 def _resolved(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``node`` without reference and without the null of an optional field; its own keys win."""
+    """Return ``node`` without reference, the null of an optional field made ``nullable``; its own keys win."""
     own = dict(node)
     if "anyOf" in own and not own.get(_INT_OR_STRING):
         options = [option for option in own.pop("anyOf") if option.get("type") != "null"]
         if len(options) != 1:
             raise ValueError(f"a union of several types has no structural schema: {options}")
-        own = {**_resolved(options[0], definitions), **own}
+        own = {**_resolved(options[0], definitions), **own, "nullable": True}
     if "$ref" in own:
         name = own.pop("$ref").rsplit("/", 1)[1]
         own = {**_resolved(definitions[name], definitions), **own}

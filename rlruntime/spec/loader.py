@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from pydantic import ValidationError
 from rlruntime.errors import ConfigError, StorageError
 from rlruntime.registry import nearest_remedy
 from rlruntime.spec.manifest import API_VERSION, KIND, RLJob
-from rlruntime.spec.problems import ManifestError, model_error, path_text
+from rlruntime.spec.problems import Locate, ManifestError, model_error, path_text
 from rlruntime.spec.problems import Path as FieldPath
 from rlruntime.spec.scalars import Scalar, ScalarError, key_text, plain_scalar, resolve_plain, tagged_scalar
 
@@ -149,7 +150,7 @@ def source_name(path: str | Path) -> str:
 def read_documents(text: str, source: str) -> list[Document]:
     """Return the documents of ``text`` with the lines of their fields; raises what `load_documents` does."""
     documents: list[Document] = []
-    try:
+    with _syntax_errors(source):
         for node in yaml.compose_all(text, Loader=_NodeLoader):
             line = node.start_mark.line + 1
             lines: dict[FieldPath, int] = {}
@@ -161,6 +162,27 @@ def read_documents(text: str, source: str) -> list[Document]:
                     "a manifest must be a mapping", source=f"{source}:{line}", value=value, remedy="see examples/"
                 )
             documents.append(Document(value, source, len(documents) + 1, line, lines))
+    if not documents:
+        raise ConfigError("holds no manifest: it is empty", source=source, remedy="see examples/ for one to start with")
+    return documents
+
+
+def read_value(text: str, source: str) -> Any:
+    """Return the value of one piece of YAML, such as ``1e-3`` or ``[64, 64]``, by the rules of a manifest.
+
+    Raises:
+        ConfigError: not YAML, or a number that JSON lacks.
+    """
+    with _syntax_errors(source):
+        node = yaml.compose(text, Loader=_NodeLoader)
+        return None if node is None else _Builder(source, {}).build(node, ())
+
+
+@contextmanager
+def _syntax_errors(source: str) -> Iterator[None]:
+    """Turn what PyYAML raises into one line."""
+    try:
+        yield
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{source}:{mark.line + 1}" if mark else source
@@ -169,9 +191,6 @@ def read_documents(text: str, source: str) -> list[Document]:
         raise ConfigError(f"is not YAML: {error}", source=source) from None
     except RecursionError:
         raise ConfigError("is nested too deeply", source=source) from None
-    if not documents:
-        raise ConfigError("holds no manifest: it is empty", source=source, remedy="see examples/ for one to start with")
-    return documents
 
 
 def repeated_names(documents: Iterable[Document]) -> list[ConfigError]:
@@ -196,7 +215,7 @@ def repeated_names(documents: Iterable[Document]) -> list[ConfigError]:
     return problems
 
 
-def _parse(document: Any, locate: Any, source: str) -> RLJob:
+def _parse(document: Any, locate: Locate, source: str) -> RLJob:
     if not isinstance(document, dict):
         raise ManifestError([ConfigError("a manifest must be a mapping", source=source, value=document)])
     _check_kind(document, locate)
@@ -206,7 +225,7 @@ def _parse(document: Any, locate: Any, source: str) -> RLJob:
         raise model_error(error, RLJob, document, locate=locate) from None
 
 
-def _check_kind(document: dict[str, Any], locate: Any) -> None:
+def _check_kind(document: dict[str, Any], locate: Locate) -> None:
     """Say first that a document is of another kind: nothing else in it could be right then."""
     for name, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
         if document.get(name) == expected:

@@ -130,3 +130,7 @@ class RLJob(SpecModel):
     """What to run, and where."""
     status: RLJobStatus | None = None
     """What the operator says. Users don't write it."""
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the manifest as it stands in YAML, defaults written out; what is unset is left out."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -13,6 +13,8 @@ from rlruntime.errors import ConfigError
 from rlruntime.registry import nearest_remedy
 
 Path = tuple[str | int, ...]
+Locate = Callable[[Path], str]
+"""Says where a path of a document stands, such as ``job.yaml:12``; an empty string where that isn't known."""
 _MAX_NAMES_SHOWN = 12
 
 
@@ -32,6 +34,11 @@ class ManifestError(ConfigError):
         self.problems = tuple(problems)
 
 
+def nowhere(path: Path) -> str:
+    """Locate nothing."""
+    return ""
+
+
 def path_text(path: Sequence[str | int]) -> str:
     """Return ``path`` as it is shown to a user: ``spec.roles[0].name``."""
     parts: list[str] = []
@@ -41,7 +48,7 @@ def path_text(path: Sequence[str | int]) -> str:
 
 
 def model_error(
-    error: ValidationError, model: type[BaseModel], document: Any, *, at: str = "", locate: Callable[[Path], str] = str
+    error: ValidationError, model: type[BaseModel], document: Any, *, at: str = "", locate: Locate = nowhere
 ) -> ManifestError:
     """Return the problems of ``document`` that ``model`` found.
 
@@ -50,7 +57,7 @@ def model_error(
         model: the model.
         document: what was validated, with names as in YAML.
         at: path of the document in the manifest, such as ``spec.training.network.config``; empty for a whole one.
-        locate: gives where a path of the document stands, such as ``job.yaml:12``; `str`, the default, gives nothing.
+        locate: says where a path of the document stands.
     """
     details = sorted(error.errors(include_url=False), key=lambda detail: detail["type"] != "extra_forbidden")
     problems = []
@@ -59,8 +66,7 @@ def model_error(
             continue
         path = _document_path(detail, document)
         shown = f"{at}.{path_text(path)}".strip(".") if at and path else at or path_text(path)
-        source = "" if locate is str else locate(path)
-        problems.append(_problem(detail, model, path, shown, source))
+        problems.append(_problem(detail, model, path, shown, locate(path)))
     return ManifestError(problems)
 
 
@@ -141,7 +147,8 @@ _WORDS = {
 
 
 def _plurals(context: Mapping[str, Any]) -> dict[str, Any]:
-    return {**context, "entries": "entry" if context.get("min_length") == 1 else "entries"}
+    numbers = {key: f"{value:g}" for key, value in context.items() if isinstance(value, float)}
+    return {**context, **numbers, "entries": "entry" if context.get("min_length") == 1 else "entries"}
 
 
 def _plain_words(message: str) -> str:

@@ -1,7 +1,7 @@
 """What the API server checks of an `RLJob` by CEL, by path in the schema.
 
 Rules without `oldSelf` repeat for the server what the models' validators say. Those with `oldSelf` are about changes
-and have no counterpart in the models: a manifest on a laptop has no past. A rule on the items of a list doesn't fire for
+and have no counterpart in the models: a manifest on a laptop has no past. A rule on a list's items doesn't fire for
 items that were added or replaced, so rules about changes of roles stand on the list. Optional fields that can't change
 are compared by `has` first: a rule on the field itself would not fire when it is added or removed.
 """

@@ -41,7 +41,7 @@ class PPOConfig(SpecModel):
     advantage_normalization: Literal["Minibatch", "Rollout", "None"] = "Minibatch"
     """Over which rows advantages are brought to mean 0 and standard deviation 1."""
     max_grad_norm: PositiveFloat | None = 0.5
-    """Largest Euclidean norm of the gradient of an optimiser step. Unset: no clipping."""
+    """Largest Euclidean norm of the gradient of an optimiser step. `null`: no clipping."""
     target_kl: PositiveFloat | None = None
     """Approximate KL divergence in nats at which the epochs of a rollout end early. Unset: they never do."""
     adam_epsilon: PositiveFloat = 1e-5

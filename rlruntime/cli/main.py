@@ -1,0 +1,81 @@
+"""Finds the command, runs it, and turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from rlruntime.cli.output import print_error
+from rlruntime.errors import EXIT_FAULT, EXIT_SIGINT, MissingExtraError, RLJobError
+
+COMMANDS: tuple[str, ...] = ("validate", "crd", "schema", "version")
+"""Modules of this package, each with a function ``add_parser(subparsers)``, in the order of the help.
+
+It adds a parser and sets its default ``handler``: a function from the parsed arguments to the exit code.
+"""
+
+_EXTRA_OF_PACKAGE = {
+    **dict.fromkeys(
+        ("torch", "tensordict", "gymnasium", "numpy", "safetensors", "prometheus_client", "rich", "matplotlib"),
+        "runtime",
+    ),
+    **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "onnx"),
+    "imageio": "video",
+    "mujoco": "mujoco",
+    "envpool": "envpool",
+    "tensorboard": "tensorboard",
+    "wandb": "wandb",
+    "mlflow": "mlflow",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``rljob`` with ``argv`` (default: the process's arguments) and return its exit code."""
+    arguments = parser().parse_args(argv)
+    try:
+        return int(arguments.handler(arguments))
+    except RLJobError as error:
+        return _report(error, debug=arguments.debug)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _EXTRA_OF_PACKAGE:
+            raise
+        extra = f"rljob[{_EXTRA_OF_PACKAGE[package]}]"
+        return _report(
+            MissingExtraError(f"rljob {arguments.command}", package=package, extra=extra), debug=arguments.debug
+        )
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAULT
+    except KeyboardInterrupt:
+        return EXIT_SIGINT
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    root = argparse.ArgumentParser(
+        prog="rljob", description="Reinforcement-learning jobs: one manifest, on a laptop and on Kubernetes."
+    )
+    debug = "show the traceback of an error"
+    root.add_argument("--debug", action="store_true", help=debug)
+    subparsers = root.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name in COMMANDS:
+        importlib.import_module(f"rlruntime.cli.{name}").add_parser(subparsers)
+    for command in subparsers.choices.values():
+        command.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=debug)
+    return root
+
+
+def _report(error: RLJobError, *, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    print_error(error)
+    return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
