@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -13,7 +13,6 @@ from torch import Tensor
 from rlruntime.collectors.episodes import EpisodeTracker, FinishedEpisodes
 from rlruntime.collectors.rollout import Rollout
 from rlruntime.envs.protocol import VectorEnv
-from rlruntime.errors import EnvironmentFault
 from rlruntime.policies.actor_critic import ActorCritic
 from rlruntime.policies.observations import ObservationTensor, flatten_time, map_observation
 from rlruntime.seeding import ENVIRONMENT, POLICY, stream_seed, stream_seeds
@@ -65,7 +64,7 @@ class InlineCollector:
         """Return the next rollout; it stays valid until the next call.
 
         Raises:
-            EnvironmentFault: an environment failed, or a mask allows no action.
+            EnvironmentFault: an environment failed.
         """
         rollout = self.rollout
         if self._has_observation:
@@ -131,6 +130,14 @@ class InlineCollector:
         self._tracker.load_state_dict(state["episodes"])
         self._has_observation = self._learned_from = True
 
+    def restart_episodes(self, seeds: Sequence[int], state: dict[str, Any]) -> None:
+        """Take over the counters and the generator of ``state``, and start new episodes with ``seeds``."""
+        self.num_frames = int(state["num_frames"])
+        self._generator.set_state(state["generator"])
+        self.env.reset(seeds, self._first_slot)
+        self._tracker = EpisodeTracker(self.env.num_envs)
+        self._has_observation, self._last_row, self._learned_from = True, 0, True
+
     def _fill(self, rollout: Rollout) -> None:
         """Step every copy `T` times."""
         policy, env = self.policy, self.env
@@ -140,9 +147,8 @@ class InlineCollector:
         actions, to_env = rollout.action.numpy(), distribution.to_env
         env_seconds, started = 0.0, perf_counter()
         for step, slot in enumerate(self._slots):
-            observation, mask = self._observations[step], None
-            if rollout.action_mask is not None:
-                mask = self._checked_mask(rollout.action_mask[step], step)
+            observation = self._observations[step]
+            mask = None if rollout.action_mask is None else rollout.action_mask[step]
             if not on_cpu:
                 observation = map_observation(self._to_device, observation)
             params = self._act(observation, step)
@@ -191,16 +197,6 @@ class InlineCollector:
 
     def _to_device(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.device, non_blocking=False)
-
-    def _checked_mask(self, mask: Tensor, step: int) -> Tensor:
-        allowed = mask.any(-1)
-        if not bool(allowed.all()):
-            copy = int(allowed.logical_not().nonzero()[0])
-            raise EnvironmentFault(
-                f"environment {copy} allows no action at step {step} of the rollout: its action mask is all False; "
-                "an environment must allow at least one action, or end the episode"
-            )
-        return mask
 
 
 def _rows(observation: ObservationTensor, num_steps: int) -> list[ObservationTensor]:

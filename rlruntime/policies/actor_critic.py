@@ -38,6 +38,7 @@ class ActorCritic(nn.Module):
         spaces: what it was built for.
         distribution: of its actions.
         transforms: between the environment's observation and the encoders, in order.
+        network, transform_components: what it was built from.
         deferrable: whether values computed in one pass after a rollout equal those computed step by step. An encoder whose
             output depends on more than its row and its parameters declares ``deferrable = False``.
     """
@@ -49,9 +50,13 @@ class ActorCritic(nn.Module):
         transforms: Sequence[Transform],
         actor_encoder: nn.Module,
         critic_encoder: nn.Module,
+        *,
+        network: Component,
+        transform_components: Sequence[Component] = (),
     ) -> None:
         super().__init__()
         self.spaces = spaces
+        self.network, self.transform_components = network, tuple(transform_components)
         self.distribution = distribution
         self.transforms = nn.ModuleList(transforms)
         self.actor_encoder = actor_encoder
@@ -149,7 +154,9 @@ def build_policy(
         torch.manual_seed(stream_seed(seed, NETWORK))
         actor = _build_encoder(network, space)
         critic = actor if getattr(actor, "shared", False) else _build_encoder(network, space)
-        return ActorCritic(spaces, distribution, parts, actor, critic)
+        return ActorCritic(
+            spaces, distribution, parts, actor, critic, network=network, transform_components=transforms
+        )
 
 
 def _build_encoder(network: Component, space: Any) -> nn.Module:

@@ -70,7 +70,8 @@ class PPO:
         config: settings.
         policy: learned in place; its parameters become views of one flat tensor.
         seed: of the job; the stream ``shuffle`` orders the minibatches.
-        before_step: called before each optimiser step, such as to look at gradients.
+        on_minibatch: called with each minibatch before its loss is computed.
+        before_step: called before each optimiser step, with the gradients computed and clipped.
 
     Attributes:
         optimizer: Adam over all parameters of the policy.
@@ -82,9 +83,11 @@ class PPO:
         policy: ActorCritic,
         *,
         seed: int = 0,
+        on_minibatch: Callable[[Batch], None] | None = None,
         before_step: Callable[[], None] | None = None,
     ) -> None:
-        self.config, self.policy, self.before_step = config, policy, before_step
+        self.config, self.policy = config, policy
+        self.on_minibatch, self.before_step = on_minibatch, before_step
         self.parameters = FlatParameters(policy)
         self.optimizer = Adam(self.parameters, epsilon=config.adam_epsilon)
         self.device = self.parameters.data.device
@@ -118,6 +121,8 @@ class PPO:
             shuffled = batch.select(order)
             for start, length in minibatch_bounds(num_rows, config.minibatch_size):
                 minibatch = shuffled.narrow(start, length)
+                if self.on_minibatch is not None:
+                    self.on_minibatch(minibatch)
                 outcome = self._minibatch_gradient(minibatch, clip_epsilon, entropy_coefficient)
                 if self._kl_exceeded(outcome):
                     stopped = True

@@ -1,0 +1,253 @@
+"""A trained policy in one file, and its use without the trainer.
+
+The file is in the safetensors format: the parameters and buffers of the actor-critic, and in its metadata what is needed to build the
+modules again: spaces, network, transforms.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from rlruntime.envs.protocol import leaf_dtype
+from rlruntime.errors import CheckpointError, StorageError
+from rlruntime.policies.actor_critic import ActorCritic, build_policy
+from rlruntime.policies.observations import ObservationTensor, map_observation, space_leaves
+from rlruntime.policies.spaces_json import spaces_from_json, spaces_to_json
+from rlruntime.spec.training.component import Component
+
+FORMAT_VERSION = 1
+POLICY_FILE = Path("policy") / "policy.safetensors"
+_METADATA_KEY = "rljob.policy"
+
+
+class ActResult(NamedTuple):
+    """What `LoadedPolicy.act` returns.
+
+    Attributes:
+        action: as the environment takes it, with a leading dimension where the observation had one.
+        state: of a recurrent policy, for the next call; None without one.
+    """
+
+    action: np.ndarray
+    state: dict[str, Tensor] | None
+
+
+class LoadedPolicy:
+    """A trained policy, ready to act.
+
+    Attributes:
+        module: the actor-critic, in evaluation mode.
+        spaces: what it was trained for.
+    """
+
+    def __init__(self, module: ActorCritic, seed: int = 0) -> None:
+        self.module, self.spaces = module, module.spaces
+        self._leaves = space_leaves(module.spaces.observation)
+        self._generator = torch.Generator(device=module.actor_head.weight.device).manual_seed(seed)
+
+    def act(
+        self,
+        observation: Any,
+        state: dict[str, Tensor] | None = None,
+        deterministic: bool = True,
+        action_mask: np.ndarray | None = None,
+    ) -> ActResult:
+        """Choose actions.
+
+        Args:
+            observation: as the environment returns it, for one copy or with a leading batch dimension; nested Dict and Tuple
+                observations may hold more than the policy looks at.
+            state: that of the previous call; None at the start of an episode, and for policies without state.
+            deterministic: take the most probable action instead of a sample.
+            action_mask: ``[n]`` or ``[N, n]`` bool where the environment gives one in ``info``; that of a Dict observation is found.
+
+        Raises:
+            ValueError: the observation doesn't fit the space the policy was trained for.
+        """
+        rows, batched = self._rows(observation)
+        mask = self._mask(observation, action_mask, batched)
+        distribution = self.module.distribution
+        with torch.no_grad():
+            params = self.module.action_params(rows)
+            if deterministic:
+                action = distribution.mode(params, mask)
+            else:
+                noise = distribution.draw_noise((params.shape[0],), self._generator, params.device)
+                shape = (params.shape[0], *distribution.action_shape)
+                action = torch.empty(shape, dtype=distribution.action_dtype, device=params.device)
+                distribution.sample(params, noise, mask, action)
+            chosen = self._to_env(distribution.to_env_tensor(action).cpu().numpy())
+        return ActResult(chosen if batched else chosen[0], state)
+
+    def _rows(self, observation: Any) -> tuple[ObservationTensor, bool]:
+        arrays = {key: np.asarray(_find(observation, key)) for key in self._leaves}
+        batched = False
+        tensors = {}
+        for key, leaf in self._leaves.items():
+            array, shape = arrays[key], tuple(leaf.shape or ())
+            batched = array.ndim == len(shape) + 1
+            if array.shape[array.ndim - len(shape) :] != shape or array.ndim not in (len(shape), len(shape) + 1):
+                name = f"observation {key!r}" if key else "observation"
+                raise ValueError(f"{name} has shape {array.shape}, expected {shape} or (N, *{shape})")
+            rows = array if batched else array[None]
+            tensors[key] = torch.from_numpy(np.ascontiguousarray(rows, leaf_dtype(leaf)))
+        device = self.module.actor_head.weight.device
+        rows_by_key = map_observation(lambda leaf: leaf.to(device), tensors)
+        assert isinstance(rows_by_key, dict)
+        single = not isinstance(self.spaces.observation, gym.spaces.Dict)
+        return (rows_by_key[""] if single else rows_by_key), batched
+
+    def _mask(self, observation: Any, action_mask: np.ndarray | None, batched: bool) -> Tensor | None:
+        if self.spaces.action_mask is None:
+            return None
+        found = action_mask
+        if found is None and isinstance(observation, Mapping):
+            found = observation.get("action_mask")
+        if found is None:
+            return None
+        rows = np.asarray(found, np.bool_)
+        flat = rows.reshape(rows.shape[0], -1) if batched else rows.reshape(1, -1)
+        return torch.from_numpy(flat).to(self.module.actor_head.weight.device)
+
+    def _to_env(self, action: np.ndarray) -> np.ndarray:
+        space = self.spaces.action
+        start = space.start if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete) else 0
+        return np.asarray(action + start, space.dtype)
+
+
+def load_policy(run: str | os.PathLike[str], *, device: str = "cpu", seed: int = 0) -> LoadedPolicy:
+    """Read a trained policy.
+
+    Args:
+        run: a run folder, or a policy file.
+        device: where it shall live.
+        seed: of the noise where actions are sampled.
+
+    Raises:
+        CheckpointError: there is no policy, its file is damaged or of a newer format, or a class it needs can't be found.
+    """
+    path = policy_path(Path(run))
+    document, tensors = read_policy_file(path)
+    try:
+        spaces = spaces_from_json(document["spaces"])
+        network = Component.model_validate(document["network"])
+        transforms = [Component.model_validate(part) for part in document["transforms"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path} can't be read as a policy: {error}", remedy="train or export it again") from None
+    policy = build_policy(spaces, network, transforms)
+    load_parameters(policy, tensors, path)
+    return LoadedPolicy(policy.to(device), seed)
+
+
+def policy_path(run: Path) -> Path:
+    """Return the policy file that a path means: itself, or that of a run folder.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    path = run / POLICY_FILE if run.is_dir() else run
+    if not path.is_file():
+        problem = "holds no policy" if run.is_dir() else "does not exist"
+        raise CheckpointError(f"{run} {problem}", remedy="give the folder of a run that has saved a checkpoint")
+    return path
+
+
+def save_policy(policy: ActorCritic, path: Path, state: Mapping[str, Tensor] | None = None) -> None:
+    """Write a policy file in one step: it is complete or as it was.
+
+    Args:
+        policy: what to save.
+        path: of the file; its folder is made.
+        state: parameters to save in place of the policy's own, such as those of an earlier moment.
+
+    Raises:
+        StorageError: it can't be written.
+    """
+    document = {
+        "formatVersion": FORMAT_VERSION,
+        "spaces": spaces_to_json(policy.spaces),
+        "network": policy.network.model_dump(mode="json", by_alias=True),
+        "transforms": [part.model_dump(mode="json", by_alias=True) for part in policy.transform_components],
+    }
+    tensors = {name: tensor.detach().cpu().clone() for name, tensor in (state or policy.state_dict()).items()}
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, temporary, metadata={_METADATA_KEY: json.dumps(document, sort_keys=True)})
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except (OSError, SafetensorError) as error:
+        temporary.unlink(missing_ok=True)
+        raise StorageError(f"can't write the policy {path}: {error}; free space or choose another folder") from None
+
+
+def load_parameters(policy: ActorCritic, tensors: dict[str, Tensor], path: Path) -> None:
+    """Copy named tensors into a policy.
+
+    Raises:
+        CheckpointError: a name is missing or new, or a shape differs: another network.
+    """
+    own = policy.state_dict()
+    for name in sorted(own.keys() | tensors.keys()):
+        theirs, ours = tensors.get(name), own.get(name)
+        if theirs is None or ours is None or theirs.shape != ours.shape:
+            raise CheckpointError(
+                f"{path} holds a policy with another network: its {name} {_shape(theirs)}, this one's {_shape(ours)}",
+                field="spec.training.network",
+                remedy="use the network and transforms that it was trained with",
+            )
+    policy.load_state_dict(tensors)
+
+
+def read_policy_file(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return what a policy file says of itself, and its tensors by name.
+
+    Raises:
+        CheckpointError: it is damaged, no policy, or of a newer format.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            document = json.loads((file.metadata() or {})[_METADATA_KEY])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise CheckpointError(f"{path} can't be read as a policy: {error}", remedy="train or export it again") from None
+    version = document.get("formatVersion")
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise CheckpointError(
+            f"the policy {path} has format {version}, newer than this version's {FORMAT_VERSION}",
+            remedy="install a newer rljob",
+        )
+    return document, tensors
+
+
+def _shape(tensor: Tensor | None) -> str:
+    return "is absent" if tensor is None else f"has shape {tuple(tensor.shape)}"
+
+
+def _find(observation: Any, key: str) -> Any:
+    """Return the leaf with a dotted key; a key that has dots of its own is found too."""
+    if not key:
+        return observation
+    if isinstance(observation, Mapping):
+        if key in observation:
+            return observation[key]
+        for name in observation:
+            if key.startswith(f"{name}."):
+                return _find(observation[name], key[len(name) + 1 :])
+        raise ValueError(f"the observation has no {key!r}; it has {', '.join(map(str, observation))}")
+    if isinstance(observation, tuple | list):
+        index, _, rest = key.partition(".")
+        return _find(observation[int(index)], rest)
+    raise ValueError(f"the observation is a {type(observation).__name__} where a mapping with {key!r} was expected")

@@ -1,0 +1,512 @@
+"""The training loop: collect, learn, evaluate, save, until there is a reason to stop.
+
+An iteration is one rollout and the update from it. Between iterations lies a boundary: there the whole state is consistent,
+checkpoints are written, and a copy of the state is kept in memory. A signal that arrives within an iteration is answered at the
+next phase, with the copy of the last boundary; a resumed run does that iteration again, with the same numbers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from rlruntime.collectors.inline import InlineCollector
+from rlruntime.envs.make import make_vector_env
+from rlruntime.errors import ConfigError, RLJobError
+from rlruntime.metrics.timers import PhaseTimers
+from rlruntime.policies.actor_critic import build_policy
+from rlruntime.policies.artifact import POLICY_FILE, load_parameters, policy_path, read_policy_file, save_policy
+from rlruntime.registry import build
+from rlruntime.seeding import CONFIRMATION, EVALUATION, FINAL_EVALUATION, stream_seed, stream_seeds
+from rlruntime.spec.manifest import RLJob
+from rlruntime.trainers.algorithms.ppo import PPO
+from rlruntime.trainers.callbacks import CallbackList, Stop
+from rlruntime.trainers.checkpoint import (
+    CheckpointInfo,
+    CheckpointStore,
+    ComponentRecord,
+    ResumeClass,
+    find_checkpoint,
+    fingerprint_differences,
+    read_checkpoint,
+    require_same_components,
+)
+from rlruntime.trainers.evaluation import EvaluationResult, EvaluationStopped, Evaluator
+from rlruntime.trainers.loggers import JsonLinesLogger, Logger, LoggerContext, Loggers
+from rlruntime.trainers.observer import Observer, Record
+from rlruntime.trainers.progress import Progress, next_due
+from rlruntime.trainers.run_folder import RunFolder
+from rlruntime.trainers.run_state import RunState
+from rlruntime.trainers.setup import effective_training, fingerprint, resolve_device, resolve_num_threads
+
+_SNAPSHOT_SHARE = 0.01  # of the time may go into the copies that signals fall back to
+
+
+class Interrupted(Exception):
+    """A signal asked the run to stop, in the middle of an iteration."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        status: ``Succeeded``, ``Stopped`` (by a signal) or ``Failed``.
+        reason: ``TotalFrames``, ``RewardReached``, ``Callback``, ``Signal`` or the name of the error.
+        message: one line for people.
+    """
+
+    status: str
+    reason: str
+    message: str = ""
+
+
+@dataclass
+class _Snapshot:
+    """A copy of the state at a boundary, ready to be written."""
+
+    state: dict[str, Any]
+    info: CheckpointInfo
+    written: bool = False
+
+
+@dataclass
+class _Resumed:
+    source: str
+    resume_class: ResumeClass
+    frames: int
+    differences: list[str] = field(default_factory=list)
+
+
+class Trainer:
+    """Runs the training section of a manifest on this machine.
+
+    Building it writes nothing; `run` does, into a run folder.
+
+    Args:
+        job: what to run; ``algorithm: PPO``.
+        observer: told what happens.
+        stop_signal: asked at every phase; not None once a signal asks to stop.
+        acknowledge_stop: called once the loop has noticed, before it writes its state.
+
+    Attributes:
+        job: the effective manifest.
+        policy, collector, algorithm: the parts; callbacks may use them.
+        progress: counters.
+
+    Raises:
+        ConfigError: a part can't be built from the manifest.
+        EnvironmentFault: an environment failed as it was built.
+    """
+
+    def __init__(
+        self,
+        job: RLJob,
+        *,
+        observer: Observer | None = None,
+        stop_signal: Callable[[], int | None] = lambda: None,
+        acknowledge_stop: Callable[[], None] = lambda: None,
+    ) -> None:
+        training = effective_training(job.spec.training)
+        if training.ppo is None:
+            raise ConfigError(
+                "the trainer runs PPO", field="spec.training.algorithm", value=training.algorithm, remedy="use PPO"
+            )
+        self.job = job.model_copy(update={"spec": job.spec.model_copy(update={"training": training})})
+        self.training, self.observer = training, observer or Observer()
+        self.stop_signal, self._acknowledge_stop = stop_signal, acknowledge_stop
+        self.progress, self.timers = Progress(), PhaseTimers()
+        self.callbacks = CallbackList(
+            build("callback", part, field=f"spec.training.callbacks[{number}]")
+            for number, part in enumerate(training.callbacks)
+        )
+        env = make_vector_env(training.env)
+        try:
+            policy = build_policy(env.spaces, training.network, training.env.transforms, seed=training.seed)
+            self.device = resolve_device(training.device, policy)
+            self.num_threads = resolve_num_threads(training.num_threads, policy)
+            self.policy = policy.to(self.device)
+            active = self.callbacks.active
+            self.algorithm = PPO(
+                training.ppo,
+                self.policy,
+                seed=training.seed,
+                on_minibatch=self._on_minibatch if "on_batch" in active else None,
+                before_step=self._before_step if "on_before_optimizer_step" in active else None,
+            )
+            self.collector = InlineCollector(
+                env, self.policy, num_steps=training.ppo.num_steps, seed=training.seed
+            )
+        except BaseException:
+            env.close()
+            raise
+        self.evaluator = Evaluator(
+            training.env, episodes=training.evaluation.episodes, deterministic=training.evaluation.deterministic
+        )
+        self.state = RunState(
+            self.policy, self.algorithm, self.collector, self.callbacks, self.progress, training.seed
+        )
+        self._in_iteration = False
+        self._snapshot: _Snapshot | None = None
+        self._next_snapshot_at = 0.0
+        self._write_lock = threading.Lock()
+        self._store: CheckpointStore | None = None
+        self._folder: RunFolder | None = None
+        self._last_checkpoint: Path | None = None
+
+    def run(self, folder: RunFolder, *, resume: bool = False) -> dict[str, Any]:
+        """Train, and leave the manifest, metrics, checkpoints, the policy and the result in ``folder``.
+
+        Args:
+            folder: of the run, locked by the caller.
+            resume: continue from its latest checkpoint.
+
+        Returns:
+            What ``result.json`` says.
+
+        Raises:
+            RLJobError: training failed; the state of the last boundary is saved, and ``result.json`` says what happened.
+        """
+        threads_before = torch.get_num_threads()
+        torch.set_num_threads(self.num_threads)
+        started = perf_counter()
+        self._folder = folder
+        loggers: Loggers | None = None
+        try:
+            self._store = CheckpointStore(folder.checkpoints, self.training.checkpoint.keep)
+            resumed = self._restore(folder, resume)
+            folder.write_manifest(self.job.to_document())
+            loggers = self._open_loggers(folder, resumed)
+            outcome, final = self._train(loggers)
+            result = self._result(outcome, final, resumed, perf_counter() - started)
+            folder.write_result(result)
+            return result
+        except Exception as error:
+            self._fail(folder, error, perf_counter() - started)
+            raise
+        finally:
+            torch.set_num_threads(threads_before)
+            self._close(loggers)
+
+    def save_last_snapshot(self) -> None:
+        """Write the state of the last boundary; safe to call from another thread while the loop is stuck in a phase."""
+        snapshot, store, folder = self._snapshot, self._store, self._folder
+        if snapshot is None or store is None or folder is None:
+            return
+        with self._write_lock:
+            if not snapshot.written:
+                self._last_checkpoint = store.write(snapshot.state, snapshot.info)
+                save_policy(self.policy, folder.path / POLICY_FILE, snapshot.state["policy"])
+                snapshot.written = True
+
+    # The loop.
+
+    def _train(self, loggers: Loggers) -> tuple[Outcome, EvaluationResult | None]:
+        try:
+            self._note_stop(self.callbacks.on_setup(self))
+            self.observer.on_start(self.progress)
+            while True:
+                self._boundary()
+                outcome = self._reason_to_end()
+                if outcome is not None:
+                    break
+                self._iterate(loggers)
+            final = self._final_evaluation() if outcome.status == "Succeeded" else None
+        except (Interrupted, EvaluationStopped):
+            outcome, final = self._interrupted(), None
+        self._save()
+        return outcome, final
+
+    def _iterate(self, loggers: Loggers) -> None:
+        """One iteration: collect, learn, evaluate when due, log."""
+        progress, timers, started = self.progress, self.timers, perf_counter()
+        self._in_iteration = True
+        frames_before = progress.frames
+        env_before, policy_before = self.collector.env_seconds, self.collector.policy_seconds
+        self.observer.on_phase("collect")
+        with timers("collect"):
+            rollout = self.collector.collect()
+        self._raise_if_interrupted()
+        if "on_rollout_end" in self.callbacks.active:
+            self._note_stop(self.callbacks.on_rollout_end(self, rollout.to_tensordict()))
+        self.observer.on_phase("learn")
+        with timers("learn"):
+            learned = self.algorithm.update(rollout, frames_before / self.training.total_frames)
+            self.collector.update_transforms()
+        progress.iteration += 1
+        progress.frames = self.collector.num_frames
+        progress.add_episodes(self.collector.episodes)
+        record: dict[str, float | int | str] = {
+            "iteration": progress.iteration,
+            "frames": progress.frames,
+            "episodes": progress.episodes,
+            **progress.episode_means(),
+            **learned,
+        }
+        if progress.next_evaluation is not None and progress.frames >= progress.next_evaluation:
+            self._raise_if_interrupted()
+            self._evaluate(record)
+        self._note_stop(self.callbacks.on_update_end(self, record))
+        elapsed = perf_counter() - started
+        record["time/frames_per_second"] = (progress.frames - frames_before) / elapsed
+        record["time/iteration_s"] = elapsed
+        record["time/env_s"] = self.collector.env_seconds - env_before
+        record["time/policy_s"] = self.collector.policy_seconds - policy_before
+        record.update({f"time/{name}_s": seconds for name, seconds in timers.flush().items()})
+        progress.num_records += 1
+        loggers.log(record)
+        self._in_iteration = False
+        self.observer.on_record(record)
+
+    def _evaluate(self, record: dict[str, float | int | str]) -> None:
+        """Evaluate, and stop the run where the reward to stop at is reached twice, the second time on fresh seeds."""
+        settings, progress = self.training.evaluation, self.progress
+        with self.timers("evaluate"):
+            result = self._run_evaluation(EVALUATION)
+            progress.next_evaluation = next_due(progress.next_evaluation, settings.every_frames, progress.frames)
+            progress.add_evaluation(result.mean)
+            record["evaluation/reward_mean"], record["evaluation/reward_std"] = result.mean, result.std
+            record["evaluation/length_mean"] = float(result.lengths.mean())
+            record["evaluation/episodes"] = len(result.returns)
+            self._note_stop(self.callbacks.on_evaluation_end(self, result))
+            goal = settings.stop_at_reward
+            if goal is None or result.mean < goal:
+                return
+            fresh = self._run_evaluation(CONFIRMATION, progress.evaluations)
+            record["evaluation/confirmation_mean"] = fresh.mean
+            if fresh.mean >= goal:
+                words = f"mean reward {result.mean:.4g}, and {fresh.mean:.4g} on fresh seeds, reached {goal:.4g}"
+                self._note_stop(Stop(words), "RewardReached")
+
+    def _run_evaluation(self, stream: str, *indices: int) -> EvaluationResult:
+        self.observer.on_phase("evaluate")
+        seed = self.training.seed
+        return self.evaluator.evaluate(
+            self.policy,
+            stream_seeds(seed, stream, self.training.evaluation.episodes, *indices),
+            noise_seed=stream_seed(seed, f"{stream}-noise", *indices),
+            stop_requested=lambda: self.stop_signal() is not None,
+        )
+
+    def _final_evaluation(self) -> EvaluationResult:
+        with self.timers("evaluate"):
+            return self._run_evaluation(FINAL_EVALUATION)
+
+    # Boundaries: checkpoints and the copies that signals fall back to.
+
+    def _boundary(self) -> None:
+        """Between two iterations: write a checkpoint where one is due, else keep a copy of the state now and then."""
+        progress, every = self.progress, self.training.checkpoint.every_frames
+        if progress.next_evaluation is None and progress.iteration == 0:
+            progress.next_evaluation = next_due(None, self.training.evaluation.every_frames, progress.frames)
+            progress.next_checkpoint = next_due(None, every, progress.frames)
+        if progress.next_checkpoint is not None and progress.frames >= progress.next_checkpoint:
+            progress.next_checkpoint = next_due(progress.next_checkpoint, every, progress.frames)
+            self._save()
+        elif self._snapshot is None or perf_counter() >= self._next_snapshot_at:
+            self._take_snapshot()
+
+    def _take_snapshot(self) -> _Snapshot:
+        started = perf_counter()
+        state, resume_class = self.state.capture()
+        info = CheckpointInfo(
+            frames=self.progress.frames,
+            iteration=self.progress.iteration,
+            resume_class=resume_class,
+            components=self._components(),
+            fingerprint=fingerprint(self.device, self.num_threads, self.collector.env.backend),
+        )
+        self._snapshot = _Snapshot(state, info)
+        now = perf_counter()
+        self._next_snapshot_at = now + (now - started) / _SNAPSHOT_SHARE
+        return self._snapshot
+
+    def _save(self) -> None:
+        """Write a checkpoint: of this moment, or of the last boundary where a signal cut an iteration short."""
+        self.observer.on_phase("checkpoint")
+        before = self._last_checkpoint
+        with self.timers("checkpoint"):
+            if not self._in_iteration:
+                self.progress.checkpoints += 1
+                self._take_snapshot()
+            self.save_last_snapshot()
+        path = self._last_checkpoint
+        if path is not None and path != before:
+            self._note_stop(self.callbacks.on_checkpoint(self, path))
+            self.observer.on_checkpoint(path)
+
+    # Reasons to stop.
+
+    def _reason_to_end(self) -> Outcome | None:
+        progress = self.progress
+        if progress.stop_reason:
+            return Outcome("Succeeded", progress.stop_reason, progress.stop_message)
+        if progress.frames >= self.training.total_frames:
+            return Outcome("Succeeded", "TotalFrames", f"{progress.frames} frames collected")
+        self._raise_if_interrupted()
+        return None
+
+    def _note_stop(self, stop: Stop | None, reason: str = "Callback") -> None:
+        if stop is not None and not self.progress.stop_reason:
+            self.progress.stop_reason, self.progress.stop_message = reason, stop.reason
+
+    def _raise_if_interrupted(self) -> None:
+        if self.stop_signal() is not None:
+            raise Interrupted
+
+    def _interrupted(self) -> Outcome:
+        number = self.stop_signal()
+        self._acknowledge_stop()
+        return Outcome("Stopped", "Signal", f"stopped by signal {number}; continue with --resume")
+
+    def _on_minibatch(self, batch: Any) -> None:
+        self._note_stop(self.callbacks.on_batch(self, batch))
+
+    def _before_step(self) -> None:
+        self._note_stop(self.callbacks.on_before_optimizer_step(self))
+
+    # Beginning and end.
+
+    def _components(self) -> dict[str, ComponentRecord]:
+        training = self.training
+        records = {
+            "algorithm": ComponentRecord.of(training.algorithm, self.algorithm),
+            "network": ComponentRecord.of(
+                training.network.type, self.policy.actor_encoder, training.network.config
+            ),
+        }
+        for number, (part, module) in enumerate(zip(training.env.transforms, self.policy.transforms, strict=True)):
+            records[f"transforms.{number}"] = ComponentRecord.of(part.type, module, part.config)
+        return records
+
+    def _restore(self, folder: RunFolder, resume: bool) -> _Resumed | None:
+        settings = self.training.checkpoint
+        if resume:
+            path = self._require_store().latest()
+            if path is None:
+                self.observer.on_message(f"{folder.path} holds no checkpoint yet; starting anew")
+                folder.truncate_metrics(0)
+                return None
+            return self._restore_from(path, folder, own_run=True)
+        if settings.resume_from is not None:
+            return self._restore_from(find_checkpoint(Path(settings.resume_from)), folder, own_run=False)
+        if settings.init_from is not None:
+            path = policy_path(Path(settings.init_from))
+            load_parameters(self.policy, read_policy_file(path)[1], path)
+        return None
+
+    def _restore_from(self, path: Path, folder: RunFolder, *, own_run: bool) -> _Resumed:
+        checkpoint = read_checkpoint(path, own_run=own_run)
+        require_same_components(checkpoint, self._components())
+        own = fingerprint(self.device, self.num_threads, self.collector.env.backend)
+        differences = fingerprint_differences(checkpoint.info.fingerprint, own)
+        resume_class = self.state.restore(checkpoint)
+        if own_run:
+            self._require_store().rewind(path)
+            folder.truncate_metrics(self.progress.num_records)
+        else:
+            self.progress.num_records = 0
+        resumed = _Resumed(str(path), "episodeRestart" if differences else resume_class, self.progress.frames, differences)
+        words = f"resumed at {self.progress.frames} frames from {path} ({resumed.resume_class})"
+        if differences:
+            words += f"; numbers may differ from an uninterrupted run: {', '.join(differences)}"
+        elif resume_class == "episodeRestart":
+            words += "; the environments' state could not be saved, so their episodes start anew"
+        self.observer.on_message(words)
+        return resumed
+
+    def _open_loggers(self, folder: RunFolder, resumed: _Resumed | None) -> Loggers:
+        context = LoggerContext(folder.path, self.job.to_document(), None if resumed is None else resumed.frames)
+        loggers: list[Logger] = [JsonLinesLogger(folder.metrics)]
+        for number, part in enumerate(self.training.loggers):
+            loggers.append(build("logger", part, context, field=f"spec.training.loggers[{number}]"))
+        return Loggers(loggers)
+
+    def _result(
+        self, outcome: Outcome, final: EvaluationResult | None, resumed: _Resumed | None, elapsed: float
+    ) -> dict[str, Any]:
+        progress, snapshot = self.progress, self._snapshot
+        frames_here = progress.frames - (resumed.frames if resumed is not None else 0)
+        result: dict[str, Any] = {
+            "name": self.job.metadata.name,
+            "status": outcome.status,
+            "reason": outcome.reason,
+            "message": outcome.message,
+            "frames": progress.frames,
+            "iterations": progress.iteration,
+            "episodes": progress.episodes,
+            "seed": self.training.seed,
+            "evaluation": None,
+            "bestEvaluationReward": progress.best_reward,
+            "resumeClass": snapshot.info.resume_class if snapshot is not None else None,
+            "resumed": None,
+            "checkpoint": self._relative(self._last_checkpoint),
+            "policy": str(POLICY_FILE) if self._last_checkpoint is not None else None,
+            "time": {
+                "elapsedSeconds": elapsed,
+                "framesPerSecond": frames_here / elapsed if elapsed > 0 else 0.0,
+                "phaseSeconds": self.timers.totals(),
+            },
+            "versions": fingerprint(self.device, self.num_threads, self.collector.env.backend),
+        }
+        if final is not None:
+            result["evaluation"] = {
+                "rewardMean": final.mean,
+                "rewardStd": final.std,
+                "lengthMean": float(final.lengths.mean()),
+                "episodes": len(final.returns),
+                "deterministic": self.training.evaluation.deterministic,
+            }
+        if resumed is not None:
+            result["resumed"] = {
+                "from": resumed.source,
+                "class": resumed.resume_class,
+                "frames": resumed.frames,
+                "differences": resumed.differences,
+            }
+        return result
+
+    def _relative(self, path: Path | None) -> str | None:
+        folder = self._folder
+        return None if path is None or folder is None else str(path.relative_to(folder.path))
+
+    def _fail(self, folder: RunFolder, error: Exception, elapsed: float) -> None:
+        """Tell callbacks, save the last boundary, and say in the result what happened; never hide ``error``."""
+        self.callbacks.on_exception(self, error)
+        if self._snapshot is None:  # it never began: an earlier run's result stays as it is
+            return
+        try:
+            self.save_last_snapshot()
+            outcome = Outcome("Failed", type(error).__name__, str(error))
+            folder.write_result(self._result(outcome, None, None, elapsed))
+        except RLJobError as second:
+            error.add_note(str(second))
+
+    def _close(self, loggers: Loggers | None) -> None:
+        """Close everything, whatever else fails on the way."""
+        closers: list[Callable[[], None]] = [lambda: self.callbacks.on_shutdown(self)]
+        if loggers is not None:
+            closers.append(loggers.close)
+        closers += [self.evaluator.close, self.collector.close]
+        failures: list[Exception] = []
+        for close in closers:
+            try:
+                close()
+            except Exception as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    def _require_store(self) -> CheckpointStore:
+        if self._store is None:
+            raise RuntimeError("the trainer has no run folder yet")
+        return self._store
+
+
+__all__ = ["Interrupted", "Outcome", "Record", "Trainer"]

@@ -1,0 +1,87 @@
+"""The counters of a run, and when what is due."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from rlruntime.collectors.episodes import FinishedEpisodes
+
+_RECENT_EPISODES = 100
+
+
+@dataclass
+class Progress:
+    """What a run remembers besides its parameters.
+
+    Attributes:
+        iteration: iterations finished.
+        frames: valid decisions collected.
+        episodes: training episodes that ended.
+        num_records: lines of ``metrics.jsonl``.
+        evaluations: evaluations that ended.
+        checkpoints: checkpoints written.
+        next_evaluation, next_checkpoint: frames at which the next is due; None for never.
+        best_reward: best mean of an evaluation; None before the first.
+        last_reward: mean of the last evaluation.
+        stop_reason, stop_message: why the run is to end before its last frame; empty while it isn't.
+        recent_returns, recent_lengths: of the last 100 training episodes.
+    """
+
+    iteration: int = 0
+    frames: int = 0
+    episodes: int = 0
+    num_records: int = 0
+    evaluations: int = 0
+    checkpoints: int = 0
+    next_evaluation: int | None = None
+    next_checkpoint: int | None = None
+    best_reward: float | None = None
+    last_reward: float | None = None
+    stop_reason: str = ""
+    stop_message: str = ""
+    recent_returns: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT_EPISODES))
+    recent_lengths: deque[int] = field(default_factory=lambda: deque(maxlen=_RECENT_EPISODES))
+
+    def add_episodes(self, episodes: FinishedEpisodes) -> None:
+        """Count episodes that ended."""
+        self.episodes += len(episodes.returns)
+        self.recent_returns.extend(episodes.returns.tolist())
+        self.recent_lengths.extend(episodes.lengths.tolist())
+
+    def episode_means(self) -> dict[str, float]:
+        """Return mean reward and length of recent episodes as record fields; none before the first episode ended."""
+        if not self.recent_returns:
+            return {}
+        return {
+            "train/episode_reward_mean": sum(self.recent_returns) / len(self.recent_returns),
+            "train/episode_length_mean": sum(self.recent_lengths) / len(self.recent_lengths),
+        }
+
+    def add_evaluation(self, mean: float) -> None:
+        """Count an evaluation."""
+        self.evaluations += 1
+        self.last_reward = mean
+        self.best_reward = mean if self.best_reward is None else max(self.best_reward, mean)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all of it."""
+        state = asdict(self)
+        state["recent_returns"], state["recent_lengths"] = list(self.recent_returns), list(self.recent_lengths)
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what ``state_dict`` returned."""
+        for item in fields(self):
+            if item.name in ("recent_returns", "recent_lengths"):
+                setattr(self, item.name, deque(state[item.name], maxlen=_RECENT_EPISODES))
+            else:
+                setattr(self, item.name, state[item.name])
+
+
+def next_due(previous: int | None, every: int | None, frames: int) -> int | None:
+    """Return the first multiple of ``every`` above ``frames``; a threshold that was passed triggers once, however far."""
+    if every is None:
+        return None
+    return max(previous or 0, (frames // every + 1) * every)

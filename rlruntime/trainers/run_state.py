@@ -1,0 +1,82 @@
+"""What a run must remember to go on as if it had never stopped, and how it is put back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from rlruntime.collectors.inline import InlineCollector
+from rlruntime.errors import CheckpointError
+from rlruntime.policies.actor_critic import ActorCritic
+from rlruntime.policies.artifact import load_parameters
+from rlruntime.seeding import ENVIRONMENT, stream_seeds
+from rlruntime.trainers.algorithms.ppo import PPO
+from rlruntime.trainers.callbacks import CallbackList
+from rlruntime.trainers.checkpoint import Checkpoint, ResumeClass
+from rlruntime.trainers.progress import Progress
+from rlruntime.trainers.state_tree import snapshot_tree
+
+
+@dataclass
+class RunState:
+    """The parts of a run that have state."""
+
+    policy: ActorCritic
+    algorithm: PPO
+    collector: InlineCollector
+    callbacks: CallbackList
+    progress: Progress
+    seed: int
+
+    def capture(self) -> tuple[dict[str, Any], ResumeClass]:
+        """Return a copy of all state at an iteration boundary, and whether a resume from it continues bit for bit."""
+        environments = self.collector.env.snapshot()
+        tree = snapshot_tree(
+            {
+                "policy": self.policy.state_dict(),
+                "algorithm": self.algorithm.state_dict(),
+                "collector": self.collector.state_dict(),
+                "environments": environments,
+                "callbacks": self.callbacks.state_dict(),
+                "progress": self.progress.state_dict(),
+            }
+        )
+        return tree, "exact" if environments is not None else "episodeRestart"
+
+    def restore(self, checkpoint: Checkpoint) -> ResumeClass:
+        """Put a checkpoint's state back and return the class of this resume.
+
+        Where the environments' state is there, they continue in mid-episode; else they are seeded anew from the seed, their
+        number and the number of the checkpoint, and all else is put back.
+
+        Raises:
+            CheckpointError: the state doesn't fit this run.
+        """
+        state = checkpoint.state
+        try:
+            load_parameters(self.policy, _tensors(state["policy"]), checkpoint.path)
+            self.algorithm.load_state_dict(state["algorithm"])
+            self.progress.load_state_dict(state["progress"])
+            self.callbacks.load_state_dict(state["callbacks"])
+            environments = state["environments"]
+            if environments is not None and len(environments) == self.collector.env.num_envs:
+                self.collector.load_state_dict(state["collector"])
+                self.collector.env.restore(environments)
+                return "exact"
+            self.collector.restart_episodes(
+                stream_seeds(self.seed, ENVIRONMENT, self.collector.env.num_envs, self.progress.checkpoints),
+                state["collector"],
+            )
+            return "episodeRestart"
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise CheckpointError(
+                f"the state in {checkpoint.path} doesn't fit this run: {error}",
+                remedy="resume with the manifest that wrote it, or train into a new folder",
+            ) from error
+
+
+def _tensors(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    return {name: tensor for name, tensor in state.items() if isinstance(tensor, torch.Tensor)}
