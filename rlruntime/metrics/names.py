@@ -43,3 +43,9 @@ def phase_of(key: str) -> str | None:
     if key.startswith(TIME_PREFIX) and key.endswith("_s") and key != TIME_ELAPSED_S:
         return key[len(TIME_PREFIX) : -len("_s")]
     return None
+
+
+def whole_phase_of(key: str) -> str | None:
+    """Return what `phase_of` does, but None for the part of a phase, such as ``collect/env``: it is within ``collect``."""
+    phase = phase_of(key)
+    return None if phase is None or "/" in phase else phase

@@ -140,7 +140,7 @@ def _plot_time(axis: Any, rows: Sequence[Record]) -> None:
 
 
 def _phases_s(row: Record) -> dict[str, float]:
-    return {phase: float(row[key] or 0) for key in row if (phase := names.phase_of(key)) is not None}
+    return {phase: float(row[key] or 0) for key in row if (phase := names.whole_phase_of(key)) is not None}
 
 
 def _markers(frames: Sequence[float]) -> dict[str, Any]:

@@ -205,6 +205,13 @@ class Trainer:
                 save_policy(self.policy, folder.path / POLICY_FILE, snapshot.state["policy"])
                 snapshot.written = True
 
+    def abandon(self, signum: int) -> None:
+        """Save the last boundary and say so in the result, for a process that is about to be ended by a signal."""
+        self.save_last_snapshot()
+        if self._folder is not None:
+            outcome = Outcome("Stopped", "Signal", f"stopped by signal {signum}; continue with --resume")
+            self._folder.write_result(self._result(outcome, None, None, self.timers.totals().get("collect", 0.0)))
+
     # The loop.
 
     def _train(self, loggers: Loggers) -> tuple[Outcome, EvaluationResult | None]:
@@ -255,9 +262,8 @@ class Trainer:
         self._note_stop(self.callbacks.on_update_end(self, record))
         elapsed = perf_counter() - started
         record["time/frames_per_second"] = (progress.frames - frames_before) / elapsed
-        record["time/iteration_s"] = elapsed
-        record["time/env_s"] = self.collector.env_seconds - env_before
-        record["time/policy_s"] = self.collector.policy_seconds - policy_before
+        record["time/collect/env_s"] = self.collector.env_seconds - env_before
+        record["time/collect/policy_s"] = self.collector.policy_seconds - policy_before
         record.update({f"time/{name}_s": seconds for name, seconds in timers.flush().items()})
         progress.num_records += 1
         loggers.log(record)

@@ -106,6 +106,14 @@ class RunFolder:
                     return cls(path, _Lock(path))
         raise StorageError(f"no free name {name}-N in {root}; remove old runs, or choose a folder with --out")
 
+    @staticmethod
+    def newest(root: Path, name: str) -> Path | None:
+        """Return the ``root/<name>-<n>`` with the highest `n`, or None where there is none."""
+        pattern = re.compile(rf"^{re.escape(name)}-([0-9]+)$")
+        entries = root.iterdir() if root.is_dir() else iter(())
+        numbered = [(int(match.group(1)), path) for path in entries if (match := pattern.match(path.name))]
+        return max(numbered)[1] if numbered else None
+
     @classmethod
     def open(cls, path: Path) -> RunFolder:
         """Return a finished or running run's folder, to read from.

@@ -1,0 +1,100 @@
+"""`rljob run FILE`: trains on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rlruntime.errors import EXIT_OK, ConfigError, RLJobError
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "run",
+        help="train on this machine",
+        description="Train what a manifest says on this machine, into a run folder with metrics, checkpoints and the policy."
+        " Exit codes: 0 done, 78 bad configuration, 74 a file can't be written, 130 and 143 stopped by a signal"
+        " (continue with --resume), 1 anything else.",
+    )
+    parser.add_argument("file", metavar="FILE", help="a manifest, or - for standard input")
+    parser.add_argument(
+        "-o",
+        "--override",
+        action="append",
+        default=[],
+        metavar="PATH=VALUE",
+        help="set a field, such as training.ppo.learningRate=1e-3; may be given several times",
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="run folder (default: runs/NAME-N)")
+    parser.add_argument("--resume", action="store_true", help="continue the run in --out, or the newest of this name")
+    parser.add_argument("--quiet", action="store_true", help="print errors only")
+    parser.add_argument("--log-format", choices=("text", "json"), default="text", help="how progress is printed")
+    parser.add_argument(
+        "--grace-seconds",
+        type=float,
+        default=3.0,
+        metavar="S",
+        help="after a signal, how long to wait for the next phase before the last state is saved (default: 3)",
+    )
+    parser.set_defaults(handler=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command and return the exit code."""
+    job = load_job(arguments.file, arguments.override)
+    # Torch and the rest are loaded here, once the manifest is known to be sound.
+    from rlruntime.cli.run_observer import RunObserver
+    from rlruntime.trainers.api import draw_curves, make_trainer, open_run_folder
+    from rlruntime.trainers.interrupts import InterruptGuard
+    from rlruntime.trainers.loop import Trainer
+
+    observer = RunObserver(job, quiet=arguments.quiet, log_format=arguments.log_format, stream=sys.stdout)
+    trainer: Any = None
+
+    def write_last_state(signum: int) -> None:
+        if isinstance(trainer, Trainer):
+            trainer.abandon(signum)
+
+    with observer, InterruptGuard(write_last_state, grace_s=arguments.grace_seconds) as guard:
+        trainer = make_trainer(
+            job,
+            observer=observer,
+            stop_signal=lambda: guard.requested,
+            acknowledge_stop=guard.acknowledge,
+        )
+        with open_run_folder(job.metadata.name, arguments.out, resume=arguments.resume) as folder:
+            observer.on_folder(folder.path)
+            started = time.monotonic()
+            result = trainer.run(folder, resume=arguments.resume)
+            if result["status"] == "Succeeded":
+                try:
+                    draw_curves(folder, job)
+                except RLJobError as error:
+                    observer.on_message(f"no curves: {error}")
+            observer.finish(result, folder.path, time.monotonic() - started)
+        return EXIT_OK if result["status"] == "Succeeded" else guard.exit_code
+
+
+def load_job(file: str, overrides: list[str]) -> Any:
+    """Return the one manifest of ``file`` with overrides applied, its parts checked, its folder importable.
+
+    Raises:
+        ConfigError: it isn't valid, or the file holds several manifests.
+    """
+    from rlruntime.spec.loader import load_documents, parse_manifest, read_source, source_name
+    from rlruntime.spec.overrides import apply_overrides
+    from rlruntime.spec.training.components import check_components
+
+    source = source_name(file)
+    documents = load_documents(read_source(file), source)
+    if len(documents) != 1:
+        raise ConfigError(f"{source} holds {len(documents)} manifests where one is run", remedy="give a file with one")
+    parse_manifest(documents[0], source)
+    job = parse_manifest(apply_overrides(documents[0], overrides), source)
+    check_components(job.spec.training)
+    sys.path.insert(0, str(Path.cwd() if file == "-" else Path(file).resolve().parent))
+    return job

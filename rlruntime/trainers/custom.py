@@ -1,0 +1,144 @@
+"""`algorithm: Custom`: a training function of the user's, given what every run has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from rlruntime.envs.make import make_vector_env
+from rlruntime.envs.protocol import VectorEnv
+from rlruntime.errors import ConfigError, RLJobError
+from rlruntime.registry import import_object
+from rlruntime.spec.manifest import RLJob
+from rlruntime.spec.training.training import TrainingSpec
+from rlruntime.trainers.checkpoint import CheckpointInfo, CheckpointStore, read_checkpoint
+from rlruntime.trainers.loggers import JsonLinesLogger
+from rlruntime.trainers.observer import Observer
+from rlruntime.trainers.progress import Progress
+from rlruntime.trainers.run_folder import RunFolder
+
+_ENTRYPOINT_FIELD = "spec.training.custom.entrypoint"
+
+
+@dataclass
+class CustomContext:
+    """What the function gets.
+
+    Attributes:
+        training: the training section; `seed`, `totalFrames` and the rest mean what they do elsewhere.
+        config: ``custom.config``, as it is.
+        folder: of the run.
+        state: of the latest checkpoint, when the run is resumed; else None.
+    """
+
+    training: TrainingSpec
+    config: dict[str, Any]
+    folder: Path
+    state: Any
+    _stop_signal: Callable[[], int | None]
+    _observer: Observer
+    _logger: JsonLinesLogger
+    _store: CheckpointStore
+    _progress: Progress = field(default_factory=Progress)
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether a signal asks the function to save its state and return; look at least once a second."""
+        return self._stop_signal() is not None
+
+    def make_env(self) -> VectorEnv:
+        """Return the environment of the manifest; the function closes it."""
+        return make_vector_env(self.training.env)
+
+    def log(self, record: Mapping[str, float | int | str]) -> None:
+        """Add a record to the metrics. ``frames`` and ``iteration`` in it are the run's progress."""
+        self._progress.frames = int(record.get("frames", self._progress.frames))
+        self._progress.iteration = int(record.get("iteration", self._progress.iteration))
+        self._progress.num_records += 1
+        self._logger.log(record)
+        self._observer.on_record(record)
+
+    def save(self, state: Any, frames: int) -> Path:
+        """Write a checkpoint of ``state``, a tree of dicts, lists, tensors, arrays, bytes, numbers, strings and None.
+
+        Raises:
+            TypeError: the tree holds something else.
+            StorageError: it can't be written.
+        """
+        self._progress.frames = frames
+        info = CheckpointInfo(frames=frames, iteration=self._progress.iteration, resume_class="episodeRestart")
+        path = self._store.write({"state": state, "numRecords": self._progress.num_records}, info)
+        self._observer.on_checkpoint(path)
+        return path
+
+
+class CustomTrainer:
+    """Runs the function that a manifest with ``algorithm: Custom`` names.
+
+    Args:
+        job: the manifest.
+        observer: told what happens.
+        stop_signal: not None once a signal asks to stop.
+
+    Raises:
+        ConfigError: the function can't be imported.
+    """
+
+    def __init__(
+        self, job: RLJob, *, observer: Observer | None = None, stop_signal: Callable[[], int | None] = lambda: None
+    ) -> None:
+        custom = job.spec.training.custom
+        if custom is None:
+            raise ConfigError("the section is missing", field="spec.training.custom", remedy="give an entrypoint")
+        self.job, self.observer, self.stop_signal = job, observer or Observer(), stop_signal
+        self.config = dict(custom.config)
+        self.function = import_object(custom.entrypoint, field=_ENTRYPOINT_FIELD)
+        if not callable(self.function):
+            raise ConfigError(
+                "the entrypoint can't be called",
+                field=_ENTRYPOINT_FIELD,
+                value=custom.entrypoint,
+                remedy="name a function that takes a CustomContext",
+            )
+
+    def run(self, folder: RunFolder, *, resume: bool = False) -> dict[str, Any]:
+        """Call the function and write what it returns, a mapping or None, into ``result.json``.
+
+        Raises:
+            RLJobError: the function raised.
+        """
+        started, training = perf_counter(), self.job.spec.training
+        store = CheckpointStore(folder.checkpoints, training.checkpoint.keep)
+        latest = store.latest() if resume else None
+        saved = read_checkpoint(latest).state if latest is not None else {"state": None, "numRecords": 0}
+        folder.write_manifest(self.job.to_document())
+        folder.truncate_metrics(int(saved["numRecords"]))
+        logger = JsonLinesLogger(folder.metrics)
+        context = CustomContext(
+            training, self.config, folder.path, saved["state"], self.stop_signal, self.observer, logger, store
+        )
+        context._progress.num_records = int(saved["numRecords"])
+        self.observer.on_start(context._progress)
+        result: dict[str, Any] = {"name": self.job.metadata.name, "status": "Failed", "seed": training.seed}
+        try:
+            returned = self.function(context)
+            stopped = context.stop_requested
+            result |= {"status": "Stopped" if stopped else "Succeeded", "reason": "Signal" if stopped else "Returned"}
+            result["returned"] = returned
+            return result
+        except RLJobError as error:
+            result |= {"reason": type(error).__name__, "message": str(error)}
+            raise
+        except Exception as error:
+            result |= {"reason": type(error).__name__, "message": str(error)}
+            raise RLJobError(
+                f"{training.custom.entrypoint if training.custom else ''} raised {type(error).__name__}: {error}"
+            ) from error
+        finally:
+            logger.close()
+            elapsed = perf_counter() - started
+            result |= {"frames": context._progress.frames, "time": {"elapsedSeconds": elapsed}}
+            folder.write_result(result)
