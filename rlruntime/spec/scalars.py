@@ -13,6 +13,7 @@ import binascii
 import math
 import re
 import struct
+from decimal import Decimal
 
 Scalar = None | bool | int | float | str
 
@@ -133,7 +134,7 @@ def _float_or_text(digits: str, text: str) -> Scalar:
 def _as_json(value: Scalar) -> Scalar:
     """What JSON leaves of a number: Go writes 1.0 as ``1``, and the server reads an integer where 64 bits hold it."""
     if isinstance(value, float) and value.is_integer() and abs(value) < _JSON_EXPONENT_FROM:
-        value = int(value)
+        value = int(Decimal(repr(value)))  # the shortest digits, then zeros, are what JSON holds
     if isinstance(value, int) and not isinstance(value, bool) and not _INT64_MIN <= value <= _INT64_MAX:
         return float(value)
     return value
