@@ -1,0 +1,87 @@
+# What can be done here; `make` alone lists it. Needs Python 3.11 or newer, make and git; everything else is installed into .venv.
+#
+# PYTHON chooses the interpreter, as in `make setup PYTHON=python3.12`; PYTEST_ARGS adds to `make test`.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+EXAMPLE := examples/01-ppo-cartpole.yaml
+
+# Versions are pinned, those of the tools that build the package included.
+INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraints constraints.txt --build-constraints constraints.txt
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(VENV)/.installed-dev ## Install the project with all that its tests need into .venv
+
+.PHONY: demo
+demo: $(VENV)/.installed-runtime ## Train PPO on CartPole from its manifest; a newcomer's first command
+	$(BIN)/rljob run $(EXAMPLE)
+
+.PHONY: check
+check: setup ## Run what CI runs first: lint, types, import rules, generated files, links in the docs
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/rljob crd --check crds/rljob.io_rljobs.yaml
+	$(BIN)/rljob schema --format markdown --check docs/manifest.md
+	$(BIN)/rljob validate examples/*.yaml
+	$(BIN)/python tools/check_docs.py
+
+.PHONY: test
+test: setup ## Run the tests, but those that need minutes of training or a GPU; prints the coverage
+	$(BIN)/pytest -m "not learning and not gpu" -n 2 --cov $(PYTEST_ARGS)
+
+.PHONY: learning
+learning: setup ## Run the tests that train to a reward; they take minutes
+	$(BIN)/pytest -m learning $(PYTEST_ARGS)
+
+.PHONY: format
+format: setup ## Format the code, and repair what ruff can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: crds
+crds: setup ## Write crds/ anew from the models
+	$(BIN)/rljob crd --output crds/rljob.io_rljobs.yaml
+
+.PHONY: docs
+docs: setup ## Write the generated pages of docs/ anew
+	$(BIN)/rljob schema --format markdown --output docs/manifest.md
+
+.PHONY: constraints
+constraints: setup ## Pin in constraints.txt what pyproject.toml asks for; UPGRADE=1 takes the newest versions
+	$(BIN)/python tools/pin.py $(if $(UPGRADE),--upgrade)
+
+.PHONY: clean
+clean: ## Remove .venv and all that tools left; runs/ stays
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp is as old as the last installation: what is newer than it makes it anew.
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt $(VENV)/.created
+	$(INSTALL) --editable '.[dev]'
+	touch $(VENV)/.installed-runtime $@
+
+$(VENV)/.installed-runtime: pyproject.toml constraints.txt $(VENV)/.created
+	@echo "Installing rljob[runtime] into $(VENV): a few minutes, most of them for PyTorch"
+	$(INSTALL) --editable '.[runtime]'
+	touch $@
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$(PYTHON) is $$($(PYTHON) --version 2>&1 || echo missing), but Python 3.11 or newer is needed; name one: make PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
+	touch $@
