@@ -30,7 +30,9 @@ class EpisodeTracker:
         self.open_returns = np.zeros(num_envs, np.float64)
         self.open_lengths = np.zeros(num_envs, np.int64)
 
-    def add(self, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, valid: np.ndarray) -> FinishedEpisodes:
+    def add(
+        self, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, valid: np.ndarray
+    ) -> FinishedEpisodes:
         """Take in ``[T, B]`` arrays of one rollout and return the episodes that ended in it.
 
         A row that isn't valid after one that didn't end (a copy that was replaced in mid-episode) drops what was open.

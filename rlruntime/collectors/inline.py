@@ -22,9 +22,9 @@ from rlruntime.transforms.base import RolloutView
 class InlineCollector:
     """Fills rollouts of ``num_steps`` steps of every copy of ``env`` with the actions of ``policy``.
 
-    The inner loop computes only what the next step needs, the action, and writes into preallocated tensors. Values come from one
-    pass over the finished rollout where the policy is ``deferrable``, else step by step; log-probabilities always come from the very
-    parameters that the actions were drawn from.
+    The inner loop computes only what the next step needs, the action, and writes into preallocated tensors. Values
+    come from one pass over the finished rollout where the policy is ``deferrable``, else step by step;
+    log-probabilities always come from the very parameters that the actions were drawn from.
 
     Args:
         env: stepped and, by `close`, closed by this collector.
@@ -81,7 +81,7 @@ class InlineCollector:
         return rollout
 
     def rollouts(self, total_frames: int) -> Iterator[Rollout]:
-        """Yield rollouts until ``total_frames`` valid rows are collected; the last may exceed it by less than one rollout.
+        """Yield rollouts until ``total_frames`` valid rows are collected, or less than a rollout more.
 
         Learn from each inside the loop: the transforms' statistics move after its body.
         """
@@ -115,7 +115,7 @@ class InlineCollector:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what ``state_dict`` returned; the environments must be restored by the caller, or `reset` be called."""
+        """Take over what ``state_dict`` returned; the caller restores the environments, or calls `reset`."""
         rollout = self.rollout
         self.num_frames = int(state["num_frames"])
         self._last_row = last = int(state["last_row"])

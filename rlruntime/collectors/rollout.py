@@ -1,8 +1,9 @@
 """The canonical rollout: `T` steps of `B` environment copies, time first.
 
-Autoreset is Gymnasium's NEXT_STEP. ``observation`` has `T + 1` rows, so that the next observation is the view ``observation[1:]``, which
-holds the true final observation of an episode that ended. The row after it is not ``valid``: its action was ignored, its reward is 0,
-and it stands for no decision. Frames, losses, statistics and rates leave it out.
+Autoreset is Gymnasium's NEXT_STEP. ``observation`` has `T + 1` rows, so that the next observation is the view
+``observation[1:]``, which holds the true final observation of an episode that ended. The row after it is not
+``valid``: its action was ignored, its reward is 0, and it stands for no decision. Frames, losses, statistics and
+rates leave it out.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Rollout:
         ]
 
     def first_slot(self) -> StepSlot:
-        """Return a slot whose observation and mask are those before the first step; the rest of it is scratch memory."""
+        """Return a slot whose observation and mask are those before the first step; the rest is scratch memory."""
         return StepSlot(
             observation=_step_view(self._observation_arrays, 0),
             reward=np.zeros(self.num_envs, np.float32),
@@ -93,8 +94,9 @@ class Rollout:
     def to_tensordict(self) -> TensorDict:
         """Return a TensorDict of batch size ``[T, B]`` with nested ``next``; its tensors are views.
 
-        Keys: ``observation`` (nested for Dict spaces), ``action``, ``behaviour_log_prob``, ``value``, ``valid``, ``action_mask`` where
-        there is one, and ``next``: ``observation``, ``reward``, ``terminated``, ``truncated``, ``done``.
+        Keys: ``observation`` (nested for Dict spaces), ``action``, ``behaviour_log_prob``, ``value``, ``valid``,
+        ``action_mask`` where there is one, and ``next``: ``observation``, ``reward``, ``terminated``, ``truncated``,
+        ``done``.
         """
         size = [self.num_steps, self.num_envs]
         outcome = TensorDict(
@@ -124,7 +126,8 @@ class Rollout:
 
     def to_batch_major(self) -> TensorDict:
         """Return `to_tensordict` with batch size ``[B, T]``."""
-        return self.to_tensordict().transpose(0, 1)
+        batch_major: TensorDict = self.to_tensordict().transpose(0, 1)  # type: ignore[no-untyped-call]
+        return batch_major
 
 
 def _as_tensors(arrays: Observation) -> ObservationTensor:

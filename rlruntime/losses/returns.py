@@ -78,12 +78,13 @@ def generalized_advantage_estimation(
 def discounted_returns(
     reward: Tensor, bootstrap: Tensor, terminated: Tensor, truncated: Tensor, valid: Tensor, *, gamma: float
 ) -> Tensor:
-    """Discounted return to go of every row: the sum of discounted rewards up to the end of the episode or of the rollout.
+    """Discounted return to go of every row: the sum of discounted rewards up to the end of the episode or of the
+    rollout.
 
     Args:
         reward: ``[T, B]``.
-        bootstrap: ``[T, B]``, value of the next observation; used where an episode was truncated, where the next row isn't
-            valid, and at the last row, never where it terminated.
+        bootstrap: ``[T, B]``, value of the next observation; used where an episode was truncated, where the next row
+            isn't valid, and at the last row, never where it terminated.
         terminated, truncated, valid: ``[T, B]`` bool.
         gamma: discount per step.
 

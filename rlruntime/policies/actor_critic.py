@@ -1,12 +1,11 @@
 """The actor-critic: what acts, and what judges.
 
-Keys of the TensorDict protocol, for `N` rows: ``observation [N, ...]`` (nested for Dict spaces), ``action_mask [N, n]`` where the
-environment has one; written are ``action``, ``log_prob [N]`` and ``value [N]``.
+Keys of the TensorDict protocol, for `N` rows: ``observation [N, ...]`` (nested for Dict spaces),
+``action_mask [N, n]`` where the environment has one; written are ``action``, ``log_prob [N]`` and ``value [N]``.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ from rlruntime.envs.protocol import EnvSpaces
 from rlruntime.errors import ConfigError
 from rlruntime.policies.distributions import ActionDistribution, make_distribution
 from rlruntime.policies.networks import orthogonal_
-from rlruntime.policies.observations import ObservationTensor
+from rlruntime.policies.observations import ObservationTensor, narrow_observation
 from rlruntime.registry import build
 from rlruntime.seeding import NETWORK, stream_seed
 from rlruntime.spec.training.component import Component
@@ -31,16 +30,16 @@ _MAX_EVALUATION_ROWS = 16_384
 class ActorCritic(nn.Module):
     """Encoders, a policy head and a value head behind the observation transforms.
 
-    Modules stay in evaluation mode, in collection and in learning: the probability ratio of PPO compares one function with
-    itself, which dropout and batch statistics would break.
+    Modules stay in evaluation mode, in collection and in learning: the probability ratio of PPO compares one function
+    with itself, which dropout and batch statistics would break.
 
     Attributes:
         spaces: what it was built for.
         distribution: of its actions.
         transforms: between the environment's observation and the encoders, in order.
         network, transform_components: what it was built from.
-        deferrable: whether values computed in one pass after a rollout equal those computed step by step. An encoder whose
-            output depends on more than its row and its parameters declares ``deferrable = False``.
+        deferrable: whether values computed in one pass after a rollout equal those computed step by step. An encoder
+            whose output depends on more than its row and its parameters declares ``deferrable = False``.
     """
 
     def __init__(
@@ -97,13 +96,11 @@ class ActorCritic(nn.Module):
         """Return values ``[num_rows]`` with bounded memory, whatever the number of rows."""
         if num_rows <= _MAX_EVALUATION_ROWS:
             return self.values(observation)
-        if isinstance(observation, dict):
-            split = {key: leaf.split(_MAX_EVALUATION_ROWS) for key, leaf in observation.items()}
-            count = math.ceil(num_rows / _MAX_EVALUATION_ROWS)
-            pieces: list[ObservationTensor] = [{key: split[key][i] for key in split} for i in range(count)]
-        else:
-            pieces = list(observation.split(_MAX_EVALUATION_ROWS))
-        return torch.cat([self.values(piece) for piece in pieces])
+        values = []
+        for start in range(0, num_rows, _MAX_EVALUATION_ROWS):
+            length = min(_MAX_EVALUATION_ROWS, num_rows - start)
+            values.append(self.values(narrow_observation(observation, start, length)))
+        return torch.cat(values)
 
     def forward(self, td: TensorDictBase, *, generator: torch.Generator | None = None) -> TensorDictBase:
         """Act on a TensorDict of batch size ``[N]``; see the module for its keys.
@@ -128,17 +125,17 @@ class ActorCritic(nn.Module):
         return td
 
     def _actor(self, features: Tensor) -> Tensor:
-        head = functional.linear(features, self.actor_head.weight, self.actor_head.bias)  # type: ignore[arg-type]
+        head = functional.linear(features, self.actor_head.weight, self.actor_head.bias)
         return self.distribution.complete(head)
 
     def _critic(self, features: Tensor) -> Tensor:
-        return functional.linear(features, self.critic_head.weight, self.critic_head.bias).squeeze(-1)  # type: ignore[arg-type]
+        return functional.linear(features, self.critic_head.weight, self.critic_head.bias).squeeze(-1)
 
 
 def build_policy(
     spaces: EnvSpaces, network: Component, transforms: Sequence[Component] = (), *, seed: int = 0
 ) -> ActorCritic:
-    """Build an actor-critic with parameters drawn from the ``network`` stream of ``seed``; torch's global state is left alone.
+    """Build an actor-critic with parameters drawn from the ``network`` stream of ``seed``; torch's own state stays.
 
     Raises:
         ConfigError: unknown network or transform, bad config, or spaces they can't work with.
@@ -154,9 +151,7 @@ def build_policy(
         torch.manual_seed(stream_seed(seed, NETWORK))
         actor = _build_encoder(network, space)
         critic = actor if getattr(actor, "shared", False) else _build_encoder(network, space)
-        return ActorCritic(
-            spaces, distribution, parts, actor, critic, network=network, transform_components=transforms
-        )
+        return ActorCritic(spaces, distribution, parts, actor, critic, network=network, transform_components=transforms)
 
 
 def _build_encoder(network: Component, space: Any) -> nn.Module:

@@ -1,7 +1,7 @@
 """A trained policy in one file, and its use without the trainer.
 
-The file is in the safetensors format: the parameters and buffers of the actor-critic, and in its metadata what is needed to build the
-modules again: spaces, network, transforms.
+The file is in the safetensors format: the parameters and buffers of the actor-critic, and in its metadata what is
+needed to build the modules again: spaces, network, transforms.
 """
 
 from __future__ import annotations
@@ -66,11 +66,12 @@ class LoadedPolicy:
         """Choose actions.
 
         Args:
-            observation: as the environment returns it, for one copy or with a leading batch dimension; nested Dict and Tuple
-                observations may hold more than the policy looks at.
+            observation: as the environment returns it, for one copy or with a leading batch dimension; nested Dict
+                and Tuple observations may hold more than the policy looks at.
             state: that of the previous call; None at the start of an episode, and for policies without state.
             deterministic: take the most probable action instead of a sample.
-            action_mask: ``[n]`` or ``[N, n]`` bool where the environment gives one in ``info``; that of a Dict observation is found.
+            action_mask: ``[n]`` or ``[N, n]`` bool where the environment gives one in ``info``; that of a Dict
+                observation is found.
 
         Raises:
             ValueError: the observation doesn't fit the space the policy was trained for.
@@ -135,7 +136,8 @@ def load_policy(run: str | os.PathLike[str], *, device: str = "cpu", seed: int =
         seed: of the noise where actions are sampled.
 
     Raises:
-        CheckpointError: there is no policy, its file is damaged or of a newer format, or a class it needs can't be found.
+        CheckpointError: there is no policy, its file is damaged or of a newer format, or a class it needs can't be
+            found.
     """
     path = policy_path(Path(run))
     document, tensors = read_policy_file(path)

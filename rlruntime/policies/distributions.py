@@ -1,8 +1,8 @@
 """Action distributions over the output of a policy head.
 
-`N` rows, `P` parameters a row (logits, or means and logarithms of standard deviations). A distribution draws its noise for a
-whole rollout at once, samples by one cheap operation from noise and parameters, and gives the closed-form gradient of
-log-probability and entropy by its parameters.
+`N` rows, `P` parameters a row (logits, or means and logarithms of standard deviations). A distribution draws its
+noise for a whole rollout at once, samples by one cheap operation from noise and parameters, and gives the closed-form
+gradient of log-probability and entropy by its parameters.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ActionDistribution(nn.Module, ABC):
     action_dtype: torch.dtype
 
     def complete(self, head: Tensor) -> Tensor:
-        """Return the parameters ``[N, P']`` made of the head's output ``[N, P]`` and of parameters of this module's own."""
+        """Return parameters ``[N, P']``: the head's output ``[N, P]`` and what this module adds of its own."""
         return head
 
     @abstractmethod
@@ -132,7 +132,7 @@ class MultiCategorical(ActionDistribution):
         self.action_dtype = torch.int64
 
     def _split(self, tensor: Tensor | None) -> tuple[Tensor, ...] | tuple[None, ...]:
-        return (None,) * len(self.sizes) if tensor is None else tensor.split(self.sizes, -1)
+        return (None,) * len(self.sizes) if tensor is None else tensor.split_with_sizes(self.sizes, -1)
 
     def _unflatten(self, flat: Tensor) -> Tensor:
         return flat.reshape(*flat.shape[:-1], *self.action_shape)
@@ -142,16 +142,16 @@ class MultiCategorical(ActionDistribution):
 
     def sample(self, params: Tensor, noise: Tensor, mask: Tensor | None, out: Tensor) -> None:
         perturbed = _masked(params, mask) + noise
-        choices = [part.argmax(-1) for part in perturbed.split(self.sizes, -1)]
+        choices = [part.argmax(-1) for part in perturbed.split_with_sizes(self.sizes, -1)]
         out.copy_(self._unflatten(torch.stack(choices, -1)))
 
     def mode(self, params: Tensor, mask: Tensor | None) -> Tensor:
-        choices = [part.argmax(-1) for part in _masked(params, mask).split(self.sizes, -1)]
+        choices = [part.argmax(-1) for part in _masked(params, mask).split_with_sizes(self.sizes, -1)]
         return self._unflatten(torch.stack(choices, -1))
 
     def evaluate(self, params: Tensor, action: Tensor, mask: Tensor | None) -> Evaluation:
         actions = action.reshape(*action.shape[: action.ndim - len(self.action_shape)], -1).unbind(-1)
-        pieces = zip(self.parts, params.split(self.sizes, -1), actions, self._split(mask), strict=True)
+        pieces = zip(self.parts, params.split_with_sizes(self.sizes, -1), actions, self._split(mask), strict=True)
         parts = [part.evaluate(logits, chosen, allowed) for part, logits, chosen, allowed in pieces]
         log_prob = torch.stack([part.log_prob for part in parts]).sum(0)
         entropy = torch.stack([part.entropy for part in parts]).sum(0)
@@ -167,10 +167,11 @@ class MultiCategorical(ActionDistribution):
 
 
 class DiagonalGaussian(ActionDistribution):
-    """Box actions: independent normals with a mean from the head and a standard deviation that doesn't depend on the state.
+    """Box actions: independent normals with a mean from the head and a standard deviation that doesn't depend on the
+    state.
 
-    Where the box is bounded, the policy acts in units in which -1 and 1 are its bounds; samples beyond are clipped on their way
-    to the environment, never in what is learned from.
+    Where the box is bounded, the policy acts in units in which -1 and 1 are its bounds; samples beyond are clipped on
+    their way to the environment, never in what is learned from.
     """
 
     low: Tensor
@@ -226,7 +227,7 @@ class DiagonalGaussian(ActionDistribution):
 
     def to_env(self, action: np.ndarray) -> np.ndarray:
         low, high, centre, scale = self._arrays
-        return np.clip(centre + scale * action, low, high)
+        return np.asarray(np.clip(centre + scale * action, low, high))
 
     def to_env_tensor(self, action: Tensor) -> Tensor:
         return torch.clamp(self.centre + self.scale * action, self.low, self.high)

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 class FlatParameters:
     """Make the parameters of ``module`` views into one tensor, and their ``.grad`` views into another.
 
-    Zeroing, clipping and an optimiser step are then one operation each, however many layers there are. Names, shapes and
-    ``state_dict`` of the module stay as they are; tied parameters are stored once.
+    Zeroing, clipping and an optimiser step are then one operation each, however many layers there are. Names, shapes
+    and ``state_dict`` of the module stay as they are; tied parameters are stored once.
 
     Attributes:
         data: ``[P]`` all parameters, in the order of ``module.parameters()``.
@@ -35,8 +35,8 @@ class FlatParameters:
                 offset += size
 
     def clip_grad_norm_(self, max_norm: float | None) -> Tensor:
-        """Scale the gradient to a Euclidean norm of at most ``max_norm`` (None: leave it); return the norm before, a scalar."""
-        norm = torch.linalg.vector_norm(self.grad)
+        """Scale the gradient to a Euclidean norm of at most ``max_norm`` (None: leave it); return that before."""
+        norm: Tensor = torch.linalg.vector_norm(self.grad)
         if max_norm is not None:
             self.grad.mul_((max_norm / (norm + 1e-6)).clamp_(max=1.0))
         return norm
@@ -45,7 +45,8 @@ class FlatParameters:
 class Adam:
     """Adam (Kingma and Ba 2015, arXiv:1412.6980) on flat parameters, by PyTorch's fused kernel.
 
-    ``torch.optim.Adam`` does the same with the bookkeeping of parameter groups, which costs more than the step itself here.
+    ``torch.optim.Adam`` does the same with the bookkeeping of parameter groups, which costs more than the step itself
+    here.
 
     Attributes:
         first_moment, second_moment: ``[P]``.

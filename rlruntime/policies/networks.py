@@ -1,18 +1,21 @@
 """The built-in networks: encoders from an observation to features.
 
-An encoder is an ``nn.Module`` with an attribute ``output_size`` whose ``forward(observation)`` maps `N` rows of an observation (a
-tensor, or a flat dict of them) to ``[N, output_size]``. One of your own is named in the manifest as ``package.module:Class`` and is
-called with its config, as keyword arguments or as its ``Config`` model, after the observation space. Initialisation of the built-in
-ones is orthogonal with gain sqrt(2), as in Huang et al. 2022, "The 37 implementation details of PPO".
+An encoder is an ``nn.Module`` with an attribute ``output_size`` whose ``forward(observation)`` maps `N` rows of an
+observation (a tensor, or a flat dict of them) to ``[N, output_size]``. One of your own is named in the manifest as
+``package.module:Class`` and is called with its config, as keyword arguments or as its ``Config`` model, after the
+observation space. Initialisation of the built-in ones is orthogonal with gain sqrt(2), as in Huang et al. 2022, "The
+37 implementation details of PPO".
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from itertools import pairwise
+from typing import Any, TypeVar
 
 import gymnasium as gym
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -29,6 +32,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "SiLU": functional.silu,
     "GELU": functional.gelu,
 }
+
+_Layer = TypeVar("_Layer", nn.Linear, nn.Conv2d)
 
 
 class Flatten(nn.Module):
@@ -62,7 +67,7 @@ class MLP(nn.Module):
         self.activation = ACTIVATIONS[config.activation]
 
     def forward(self, observation: ObservationTensor) -> Tensor:
-        features = self.flatten(observation)
+        features: Tensor = self.flatten(observation)
         for layer in self.layers:
             features = self.activation(functional.linear(features, layer.weight, layer.bias))  # type: ignore[arg-type]
         return features
@@ -72,7 +77,8 @@ class MLP(nn.Module):
 class CNN(nn.Module):
     """Convolutions over each image, then fully connected layers over their output and the rest of the observation.
 
-    Images may be height x width x channels or channels first: the smaller of first and last dimension is taken as the channels.
+    Images may be height x width x channels or channels first: the smaller of first and last dimension is taken as the
+    channels.
     """
 
     Config = CNNConfig
@@ -130,16 +136,17 @@ class CNN(nn.Module):
         return features
 
 
-def orthogonal_(layer: nn.Module, gain: float) -> nn.Module:
+def orthogonal_(layer: _Layer, gain: float) -> _Layer:
     """Initialise weights orthogonally with ``gain`` and biases with 0; return the layer."""
-    nn.init.orthogonal_(layer.weight, gain)  # type: ignore[arg-type]
-    nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+    nn.init.orthogonal_(layer.weight, gain)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
     return layer
 
 
 def _linear_layers(input_size: int, hidden_sizes: tuple[int, ...]) -> tuple[nn.ModuleList, int]:
     sizes = (input_size, *hidden_sizes)
-    layers = [orthogonal_(nn.Linear(a, b), math.sqrt(2)) for a, b in zip(sizes[:-1], sizes[1:], strict=True)]
+    layers = [orthogonal_(nn.Linear(a, b), math.sqrt(2)) for a, b in pairwise(sizes)]
     return nn.ModuleList(layers), sizes[-1]
 
 
@@ -174,7 +181,7 @@ def _channels_first(image: Tensor, space: gym.Space[Any]) -> Tensor:
 
 
 def _is_plain_vector(space: gym.Space[Any]) -> bool:
-    return isinstance(space, gym.spaces.Box) and len(space.shape) == 1 and space.dtype is not None and space.dtype.kind == "f"
+    return isinstance(space, gym.spaces.Box) and len(space.shape) == 1 and np.dtype(space.dtype).kind == "f"
 
 
 def _flat_size(space: gym.Space[Any]) -> int:
@@ -189,8 +196,7 @@ def _flat(leaf: Tensor, space: gym.Space[Any]) -> Tensor:
     if isinstance(space, gym.spaces.Discrete):
         return one_hot(leaf - int(space.start), int(space.n))
     if isinstance(space, gym.spaces.MultiDiscrete):
-        columns = leaf.flatten(1).unbind(1)
-        sizes = [int(n) for n in space.nvec.reshape(-1)]
-        return torch.cat([one_hot(column, size) for column, size in zip(columns, sizes, strict=True)], -1)
+        categories = zip(leaf.flatten(1).unbind(1), space.start.reshape(-1), space.nvec.reshape(-1), strict=True)
+        return torch.cat([one_hot(column - int(start), int(size)) for column, start, size in categories], -1)
     flat = leaf.flatten(1).to(torch.float32)
     return flat / 255.0 if scales_as_bytes(space) else flat

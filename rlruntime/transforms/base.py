@@ -1,8 +1,9 @@
 """The protocol of a transform.
 
-A transform is a module with buffers. What it does to an observation (`forward`) is part of the policy: it runs where the policy acts,
-is saved and exported with it, and is frozen for the whole of a rollout and of the update that learns from it. What it does to
-rewards happens once, when a rollout is complete. Its running statistics move in `update` alone, between rollouts.
+A transform is a module with buffers. What it does to an observation (`forward`) is part of the policy: it runs where
+the policy acts, is saved and exported with it, and is frozen for the whole of a rollout and of the update that learns
+from it. What it does to rewards happens once, when a rollout is complete. Its running statistics move in `update`
+alone, between rollouts.
 """
 
 from __future__ import annotations

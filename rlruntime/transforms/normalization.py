@@ -20,7 +20,8 @@ from rlruntime.transforms.moments import RunningMoments
 class ObservationNorm(Transform):
     """Bring every number of an observation to mean 0 and variance 1 over what was seen so far, then clip.
 
-    Categories (Discrete, MultiDiscrete, MultiBinary) stay as they are. An image keeps one mean and variance a channel element.
+    Categories (Discrete, MultiDiscrete, MultiBinary) stay as they are. An image keeps one mean and variance a channel
+    element.
     """
 
     Config = ObservationNormConfig
@@ -28,7 +29,8 @@ class ObservationNorm(Transform):
     def __init__(self, config: ObservationNormConfig, observation_space: gym.Space[Any]) -> None:
         super().__init__()
         self.clip, self.epsilon = config.clip, config.epsilon
-        leaves = dict(observation_space.spaces) if isinstance(observation_space, gym.spaces.Dict) else {"": observation_space}
+        space = observation_space
+        leaves = dict(space.spaces) if isinstance(space, gym.spaces.Dict) else {"": space}
         self.keys = [key for key, leaf in leaves.items() if isinstance(leaf, gym.spaces.Box)]
         if not self.keys:
             raise ConfigError(
@@ -55,7 +57,8 @@ class ObservationNorm(Transform):
 
     def _normalise(self, number: int, leaf: Tensor) -> Tensor:
         shift, factor = getattr(self, f"shift_{number}"), getattr(self, f"factor_{number}")
-        return ((leaf - shift) * factor).clamp(-self.clip, self.clip)
+        normalised: Tensor = (leaf - shift) * factor
+        return normalised.clamp(-self.clip, self.clip)
 
     def forward(self, observation: ObservationTensor) -> ObservationTensor:
         if not isinstance(observation, dict):
@@ -74,8 +77,8 @@ class ObservationNorm(Transform):
 
 @register("transform", "RewardNorm")
 class RewardNorm(Transform):
-    """Divide rewards by the running standard deviation of the discounted return, then clip (Engstrom et al. 2020, "Implementation
-    matters in deep policy gradients"). The mean is kept, so that the sign of a reward is too.
+    """Divide rewards by the running standard deviation of the discounted return, then clip (Engstrom et al. 2020,
+    "Implementation matters in deep policy gradients"). The mean is kept, so that the sign of a reward is too.
     """
 
     Config = RewardNormConfig
@@ -93,7 +96,7 @@ class RewardNorm(Transform):
         return (reward * scale).clamp(-self.clip, self.clip)
 
     def _discounted_returns(self, rollout: RolloutView, reward: Tensor) -> Tensor:
-        """Return ``R_t = gamma * R_{t-1} + r_t`` of each copy, which starts at 0 with each episode, ``[T, B]`` float64."""
+        """Return ``R_t = gamma * R_{t-1} + r_t`` of each copy, from 0 in each episode, ``[T, B]`` float64."""
         reward = reward.to(torch.float64)
         if self.running_return.shape != reward.shape[1:]:
             self.running_return = torch.zeros_like(reward[0])
