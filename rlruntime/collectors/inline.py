@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlruntime.collectors.episodes import EpisodeTracker, FinishedEpisodes
 from rlruntime.collectors.rollout import Rollout
@@ -16,7 +16,7 @@ from rlruntime.envs.protocol import VectorEnv
 from rlruntime.policies.actor_critic import ActorCritic
 from rlruntime.policies.observations import ObservationTensor, flatten_time, map_observation
 from rlruntime.seeding import ENVIRONMENT, POLICY, stream_seed, stream_seeds
-from rlruntime.transforms.base import RolloutView
+from rlruntime.transforms.base import RolloutView, Transform
 
 
 class InlineCollector:
@@ -92,10 +92,25 @@ class InlineCollector:
     def update_transforms(self) -> None:
         """Move the statistics of the policy's transforms by the last rollout. Call it once it has been learned from."""
         if not self._learned_from:
-            view = _view(self.rollout)
-            for transform in self.policy.transforms:
-                transform.update(view)  # type: ignore[operator]
+            with torch.no_grad():
+                self._update_transforms()
         self._learned_from = True
+
+    def _update_transforms(self) -> None:
+        """Show each transform that has statistics what it saw in the rollout: what those before it made of it."""
+        rollout = self.rollout
+        view, pending = _view(rollout), []
+        moving = [number for number, part in enumerate(self.policy.transforms) if _has_statistics(part)]
+        for number, transform in enumerate(self.policy.transforms):
+            if number in moving:
+                pending.append((transform, view))
+            if any(later > number for later in moving):
+                rows = transform(map_observation(self._to_device, flatten_time(view.observation)))
+                shape = (rollout.num_steps, rollout.num_envs)
+                seen = map_observation(lambda leaf, shape=shape: leaf.reshape(*shape, *leaf.shape[1:]).cpu(), rows)  # type: ignore[misc]
+                view = view._replace(observation=seen)
+        for transform, seen_by_it in pending:
+            transform.update(seen_by_it)  # type: ignore[operator]
 
     def close(self) -> None:
         """Close the environments."""
@@ -201,6 +216,10 @@ class InlineCollector:
 
 def _rows(observation: ObservationTensor, num_steps: int) -> list[ObservationTensor]:
     return [map_observation(lambda leaf, step=step: leaf[step], observation) for step in range(num_steps)]  # type: ignore[misc]
+
+
+def _has_statistics(transform: nn.Module) -> bool:
+    return isinstance(transform, Transform) and type(transform).update is not Transform.update
 
 
 def _view(rollout: Rollout) -> RolloutView:

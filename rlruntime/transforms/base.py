@@ -20,7 +20,8 @@ class RolloutView(NamedTuple):
     """What transforms see of a finished rollout.
 
     Attributes:
-        observation: ``[T, B, ...]`` that was acted on, before any transform.
+        observation: ``[T, B, ...]`` that was acted on: for `Transform.update` as the transforms before it left it, for
+            `Transform.reward` as the environments gave it.
         reward: ``[T, B]`` of the environments.
         terminated, truncated, valid: ``[T, B]`` bool.
     """
@@ -33,7 +34,14 @@ class RolloutView(NamedTuple):
 
 
 class Transform(nn.Module):
-    """Base of all transforms; by itself it changes nothing."""
+    """Base of all transforms; by itself it changes nothing.
+
+    Attributes:
+        resizable_buffers: names of buffers whose shape follows the number of environment copies; a saved policy may
+            bring them in another shape, which ``_load_from_state_dict`` must take over.
+    """
+
+    resizable_buffers: frozenset[str] = frozenset()
 
     def observation_space(self, space: gym.Space[Any]) -> gym.Space[Any]:
         """Return the space that `forward` maps ``space`` to."""
