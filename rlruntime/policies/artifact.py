@@ -20,9 +20,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from rlruntime.envs.protocol import leaf_dtype
+from rlruntime.envs.spaces import MASK_KEY, flat_mask
 from rlruntime.errors import CheckpointError, StorageError
 from rlruntime.policies.actor_critic import ActorCritic, build_policy
-from rlruntime.policies.observations import ObservationTensor, map_observation, space_leaves
+from rlruntime.policies.observations import ObservationTensor, leading_size, space_leaves
 from rlruntime.policies.spaces_json import spaces_from_json, spaces_to_json
 from rlruntime.spec.training.component import Component
 
@@ -61,7 +62,7 @@ class LoadedPolicy:
         observation: Any,
         state: dict[str, Tensor] | None = None,
         deterministic: bool = True,
-        action_mask: np.ndarray | None = None,
+        action_mask: Any = None,
     ) -> ActResult:
         """Choose actions.
 
@@ -74,10 +75,10 @@ class LoadedPolicy:
                 observation is found.
 
         Raises:
-            ValueError: the observation doesn't fit the space the policy was trained for.
+            ValueError: the observation or the mask doesn't fit what the policy was trained for, or the mask is missing.
         """
         rows, batched = self._rows(observation)
-        mask = self._mask(observation, action_mask, batched)
+        mask = self._mask(observation, action_mask, leading_size(rows), batched)
         distribution = self.module.distribution
         with torch.no_grad():
             params = self.module.action_params(rows)
@@ -92,34 +93,36 @@ class LoadedPolicy:
         return ActResult(chosen if batched else chosen[0], state)
 
     def _rows(self, observation: Any) -> tuple[ObservationTensor, bool]:
-        arrays = {key: np.asarray(_find(observation, key)) for key in self._leaves}
-        batched = False
+        device = self.module.actor_head.weight.device
+        leading: set[tuple[int, ...]] = set()
         tensors = {}
         for key, leaf in self._leaves.items():
-            array, shape = arrays[key], tuple(leaf.shape or ())
-            batched = array.ndim == len(shape) + 1
-            if array.shape[array.ndim - len(shape) :] != shape or array.ndim not in (len(shape), len(shape) + 1):
+            array, shape = np.asarray(_find(observation, key)), tuple(leaf.shape or ())
+            before = array.shape[: array.ndim - len(shape)]
+            if array.shape != before + shape or len(before) > 1:
                 name = f"observation {key!r}" if key else "observation"
                 raise ValueError(f"{name} has shape {array.shape}, expected {shape} or (N, *{shape})")
-            rows = array if batched else array[None]
-            tensors[key] = torch.from_numpy(np.ascontiguousarray(rows, leaf_dtype(leaf)))
-        device = self.module.actor_head.weight.device
-        rows_by_key = map_observation(lambda leaf: leaf.to(device), tensors)
-        assert isinstance(rows_by_key, dict)
+            leading.add(before)
+            rows = np.require(array if before else array[None], leaf_dtype(leaf), ["C", "W"])
+            tensors[key] = torch.from_numpy(rows).to(device)
+        if len(leading) > 1:
+            raise ValueError(f"the parts of the observation differ in their number of rows: {sorted(leading)}")
         single = not isinstance(self.spaces.observation, gym.spaces.Dict)
-        return (rows_by_key[""] if single else rows_by_key), batched
+        return (tensors[""] if single else tensors), leading != {()}
 
-    def _mask(self, observation: Any, action_mask: np.ndarray | None, batched: bool) -> Tensor | None:
+    def _mask(self, observation: Any, action_mask: Any, num_rows: int, batched: bool) -> Tensor | None:
         if self.spaces.action_mask is None:
             return None
         found = action_mask
         if found is None and isinstance(observation, Mapping):
-            found = observation.get("action_mask")
+            found = observation.get(MASK_KEY)
         if found is None:
-            return None
-        rows = np.asarray(found, np.bool_)
-        flat = rows.reshape(rows.shape[0], -1) if batched else rows.reshape(1, -1)
-        return torch.from_numpy(flat).to(self.module.actor_head.weight.device)
+            raise ValueError("this policy was trained with action masks; hand in action_mask=info['action_mask']")
+        rows = np.array(found, np.bool_).reshape(num_rows, -1) if batched else flat_mask(found)[None]
+        if rows.shape != (num_rows, self.spaces.action_mask_size):
+            size = self.spaces.action_mask_size
+            raise ValueError(f"action_mask has shape {np.shape(found)}, expected ({size},) or (N, {size})")
+        return torch.from_numpy(rows).to(self.module.actor_head.weight.device)
 
     def _to_env(self, action: np.ndarray) -> np.ndarray:
         space = self.spaces.action
@@ -136,8 +139,8 @@ def load_policy(run: str | os.PathLike[str], *, device: str = "cpu", seed: int =
         seed: of the noise where actions are sampled.
 
     Raises:
-        CheckpointError: there is no policy, its file is damaged or of a newer format, or a class it needs can't be
-            found.
+        CheckpointError: there is no policy, or its file is damaged or of a newer format.
+        ConfigError: a class of the user's that it needs can't be imported.
     """
     path = policy_path(Path(run))
     document, tensors = read_policy_file(path)
@@ -202,9 +205,14 @@ def load_parameters(policy: ActorCritic, tensors: dict[str, Tensor], path: Path)
         CheckpointError: a name is missing or new, or a shape differs: another network.
     """
     own = policy.state_dict()
+    resizable = {
+        f"transforms.{number}.{name}"
+        for number, transform in enumerate(policy.transforms)
+        for name in getattr(transform, "resizable_buffers", ())
+    }
     for name in sorted(own.keys() | tensors.keys()):
         theirs, ours = tensors.get(name), own.get(name)
-        if theirs is None or ours is None or theirs.shape != ours.shape:
+        if theirs is None or ours is None or (theirs.shape != ours.shape and name not in resizable):
             raise CheckpointError(
                 f"{path} holds a policy with another network: its {name} {_shape(theirs)}, this one's {_shape(ours)}",
                 field="spec.training.network",

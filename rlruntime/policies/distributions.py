@@ -186,7 +186,7 @@ class DiagonalGaussian(ActionDistribution):
         self.noise_shape = (self.num_params,)
         self.action_dtype = torch.float32
         self.log_std = nn.Parameter(torch.full((self.num_params,), initial_log_std))
-        low, high = (torch.from_numpy(np.array(bound, np.float32)) for bound in (space.low, space.high))
+        low, high = (torch.from_numpy(bound) for bound in _float32_bounds(space))
         bounded = low.isfinite() & high.isfinite()
         centre = torch.where(bounded, (low + high) / 2, 0.0)
         scale = torch.where(bounded, (high - low) / 2, 1.0)
@@ -251,6 +251,15 @@ def make_distribution(space: gym.Space[Any]) -> ActionDistribution:
         value=space,
         remedy="use an environment with Discrete, MultiDiscrete or Box actions, or a wrapper that makes it one",
     )
+
+
+def _float32_bounds(space: gym.spaces.Box) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bounds as float32, rounded inwards so that a clipped action lies within a float64 space too."""
+    with np.errstate(over="ignore"):
+        low, high = np.array(space.low, np.float32), np.array(space.high, np.float32)
+    low = np.where(low < space.low, np.nextafter(low, np.float32(np.inf)), low)
+    high = np.where(high > space.high, np.nextafter(high, np.float32(-np.inf)), high)
+    return low.astype(np.float32), high.astype(np.float32)
 
 
 def _gumbel(shape: tuple[int, ...], generator: torch.Generator, device: torch.device) -> Tensor:

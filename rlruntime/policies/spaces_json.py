@@ -46,9 +46,10 @@ def _to_json(space: gym.Space[Any]) -> dict[str, Any]:
             "high": _bound_to_json(space.high),
         }
     if isinstance(space, gym.spaces.Discrete):
-        return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
+        return {"type": "Discrete", "n": int(space.n), "start": int(space.start), "dtype": str(space.dtype)}
     if isinstance(space, gym.spaces.MultiDiscrete):
-        return {"type": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
+        nvec, start = space.nvec.tolist(), space.start.tolist()
+        return {"type": "MultiDiscrete", "nvec": nvec, "start": start, "dtype": str(space.dtype)}
     if isinstance(space, gym.spaces.MultiBinary):
         return {"type": "MultiBinary", "shape": list(space.shape)}
     raise TypeError(f"no JSON for the space {space}")
@@ -63,9 +64,11 @@ def _from_json(document: dict[str, Any]) -> gym.Space[Any]:
         low, high = (_bound_from_json(document[name], shape, dtype) for name in ("low", "high"))
         return gym.spaces.Box(low, high, shape, dtype.type)
     if kind == "Discrete":
-        return gym.spaces.Discrete(document["n"], start=document["start"])
+        return gym.spaces.Discrete(document["n"], start=document["start"], dtype=np.dtype(document["dtype"]).type)
     if kind == "MultiDiscrete":
-        return gym.spaces.MultiDiscrete(np.array(document["nvec"]), start=np.array(document["start"]))
+        dtype = np.dtype(document["dtype"])
+        nvec, start = (np.array(document[name], dtype) for name in ("nvec", "start"))
+        return gym.spaces.MultiDiscrete(nvec, dtype.type, start=start)
     if kind == "MultiBinary":
         return gym.spaces.MultiBinary(tuple(document["shape"]))
     raise ValueError(f"unknown space {kind!r}")

@@ -15,6 +15,8 @@ from rlruntime.spec.training.transforms import ObservationNormConfig, RewardNorm
 from rlruntime.transforms.base import ObservationTensor, RolloutView, Transform
 from rlruntime.transforms.moments import RunningMoments
 
+_DEFAULT_GAMMA = 0.99  # that of PPO, where no trainer has filled in its own
+
 
 @register("transform", "ObservationNorm")
 class ObservationNorm(Transform):
@@ -82,17 +84,20 @@ class RewardNorm(Transform):
     """
 
     Config = RewardNormConfig
+    resizable_buffers = frozenset({"running_return"})
     running_return: Tensor
 
     def __init__(self, config: RewardNormConfig, observation_space: gym.Space[Any]) -> None:
         super().__init__()
-        self.clip, self.epsilon, self.gamma = config.clip, config.epsilon, config.gamma
+        self.clip, self.epsilon = config.clip, config.epsilon
+        self.gamma = _DEFAULT_GAMMA if config.gamma is None else config.gamma
         self.moments = RunningMoments(())
         self.register_buffer("running_return", torch.zeros(0, dtype=torch.float64))
 
     def reward(self, rollout: RolloutView, reward: Tensor) -> Tensor:
-        self.moments.add(self._discounted_returns(rollout, reward)[rollout.valid])
-        scale = (self.moments.variance + self.epsilon).rsqrt().to(torch.float32)
+        returns = self._discounted_returns(rollout, reward)[rollout.valid]
+        self.moments.add(returns.to(self.moments.mean.device))
+        scale = (self.moments.variance + self.epsilon).rsqrt().to(reward.device, torch.float32)
         return (reward * scale).clamp(-self.clip, self.clip)
 
     def _discounted_returns(self, rollout: RolloutView, reward: Tensor) -> Tensor:
@@ -100,13 +105,14 @@ class RewardNorm(Transform):
         reward = reward.to(torch.float64)
         if self.running_return.shape != reward.shape[1:]:
             self.running_return = torch.zeros_like(reward[0])
+        device = self.running_return.device
         goes_on = (rollout.valid & ~rollout.terminated & ~rollout.truncated).to(torch.float64)
         returns = torch.empty_like(reward)
-        current = self.running_return
+        current = self.running_return.to(reward.device)
         for step in range(reward.shape[0]):
             returns[step] = self.gamma * current + reward[step]
             current = returns[step] * goes_on[step]
-        self.running_return = current
+        self.running_return = current.to(device)
         return returns
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
