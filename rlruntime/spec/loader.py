@@ -6,9 +6,10 @@ gives a key twice is refused, and so is a merge (`<<`) that would silently repla
 
 from __future__ import annotations
 
+import difflib
 import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,6 @@ import yaml
 from pydantic import ValidationError
 
 from rlruntime.errors import ConfigError, StorageError
-from rlruntime.registry import nearest_remedy
 from rlruntime.spec.manifest import API_VERSION, KIND, RLJob
 from rlruntime.spec.problems import Locate, ManifestError, model_error, path_text
 from rlruntime.spec.problems import Path as FieldPath
@@ -127,8 +127,7 @@ def read_source(path: str | Path) -> str:
             with open(path, "rb") as file:
                 content = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        near = nearest_remedy(Path(path).name, _siblings(Path(path)))
-        raise ConfigError("there is no such file", source=name, remedy=near or "see the path") from None
+        raise ConfigError("there is no such file", source=name, remedy=_nearest_file(Path(path))) from None
     except IsADirectoryError:
         raise ConfigError("is a folder, not a file", source=name, remedy="name the manifests in it") from None
     except OSError as error:
@@ -238,11 +237,13 @@ def _check_kind(document: dict[str, Any], locate: Locate) -> None:
         raise ManifestError([error])
 
 
-def _siblings(path: Path) -> Sequence[str]:
+def _nearest_file(path: Path) -> str:
     try:
-        return [entry.name for entry in path.parent.iterdir()]
+        names = {entry.stem: entry.name for entry in path.parent.iterdir() if entry.suffix == path.suffix}
     except OSError:
-        return []
+        return "see the path"
+    near = difflib.get_close_matches(path.stem, names, n=1)
+    return f"did you mean {names[near[0]]!r}?" if near else "see the path"
 
 
 class _NodeLoader(yaml.BaseLoader):
