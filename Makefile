@@ -13,8 +13,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXAMPLE := examples/01-ppo-cartpole.yaml
 
-# Versions are pinned, those of the tools that build the package included.
-INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraints constraints.txt --build-constraints constraints.txt
+# Versions are pinned, those of the tools that build the package included. Certificates are the system's, as for pip.
+INSTALL := $(BIN)/uv pip install --quiet --system-certs --python $(BIN)/python --constraints constraints.txt --build-constraints constraints.txt
 
 .PHONY: help
 help: ## List the targets

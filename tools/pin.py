@@ -13,13 +13,22 @@ _ROOT = Path(__file__).resolve().parent.parent
 _TARGET = "constraints.txt"
 _HEADER = "# Made by `make constraints`; `make constraints UPGRADE=1` takes newer versions. Don't edit.\n"
 
+_OPTIONS = (
+    "--extra=dev",
+    "--universal",
+    "--python-version=3.11",
+    "--no-annotate",
+    "--no-header",
+    "--no-emit-index-url",
+    "--system-certs",
+    "--quiet",
+)
+
 
 def main(arguments: list[str]) -> int:
     """Run the resolver and write the file. Returns the resolver's exit code."""
-    command = [sys.executable, "-m", "uv", "pip", "compile", "pyproject.toml", "--extra", "dev", "--quiet"]
-    command += ["--universal", "--python-version", "3.11", "--no-annotate", "--no-header", "--no-emit-index-url"]
-    command += ["--output-file", _TARGET, *arguments]
-    code = subprocess.run(command, cwd=_ROOT, check=False).returncode
+    command = [sys.executable, "-m", "uv", "pip", "compile", "pyproject.toml", "--output-file", _TARGET, *_OPTIONS]
+    code = subprocess.run([*command, *arguments], cwd=_ROOT, check=False).returncode
     if code == 0:
         path = _ROOT / _TARGET
         pins = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
