@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlruntime.envs import build
+from rlruntime.envs.spaces import ID_FIELD
 from rlruntime.envs.vectorised import VectorEntryPoint
 from rlruntime.errors import ConfigError, MissingExtraError
 from rlruntime.spec.training.env import EnvConfig
@@ -76,13 +77,13 @@ class EnvPoolVectorEnv(VectorEntryPoint):
             except Exception as error:
                 raise ConfigError(
                     f"EnvPool could not build {config.id}: {type(error).__name__}: {error}",
-                    field=build.KWARGS_FIELD if config.kwargs else build.ID_FIELD,
+                    field=build.KWARGS_FIELD if config.kwargs else ID_FIELD,
                     remedy="check its kwargs",
                 ) from error
             _ = env.single_observation_space, env.single_action_space
         if env.config["max_num_players"] > 1:
             env.close()
-            raise ConfigError("it has several players", field=build.ID_FIELD, value=config.id, remedy="choose another")
+            raise ConfigError("it has several players", field=ID_FIELD, value=config.id, remedy="choose another")
         return env
 
 
@@ -103,7 +104,7 @@ def _check_id(envpool: Any, config: EnvConfig) -> None:
         hint = f"did you mean {nearest[0]}? " if nearest else ""
         raise ConfigError(
             "EnvPool has no such environment",
-            field=build.ID_FIELD,
+            field=ID_FIELD,
             value=config.id,
             remedy=f"{hint}Or use another backend",
         )

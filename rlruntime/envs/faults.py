@@ -19,17 +19,27 @@ class UnlearnableFault(EnvironmentFault):
     """An environment returned numbers that can't be learned from: NaN, infinity, a mask that allows nothing."""
 
 
-def where(copy: int | str, episode_step: int, total_step: int) -> str:
+def where(copy: int, episode_step: int, total_step: int) -> str:
     """Return the words for a place: copies and steps count from 0 and 1."""
     return f"environment copy {copy} (step {episode_step} of its episode, {total_step} in total)"
 
 
-def raised_in_step(copy: int | str, episode_step: int, total_step: int, error: BaseException) -> EnvironmentFault:
+def raised_in_step(copy: int, episode_step: int, total_step: int, error: BaseException) -> EnvironmentFault:
     """Return the fault for an exception in ``step``, with its traceback."""
     return _raised(f"{where(copy, episode_step, total_step)}: step raised", error)
 
 
-def raised_in_reset(copy: int | str, error: BaseException) -> EnvironmentFault:
+def raised_in_batched_step(total_step: int, error: BaseException) -> EnvironmentFault:
+    """Return the fault for an exception in the step of an environment that steps all its copies itself."""
+    return _raised(f"environment copies, all of them (step {total_step}): step raised", error)
+
+
+def raised_in_batched_reset(error: BaseException) -> EnvironmentFault:
+    """Return the fault for an exception in the reset of an environment that steps all its copies itself."""
+    return _raised("environment copies, all of them: reset raised", error)
+
+
+def raised_in_reset(copy: int, error: BaseException) -> EnvironmentFault:
     """Return the fault for an exception in ``reset``, with its traceback."""
     return _raised(f"environment copy {copy}: reset raised", error)
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import select
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -60,10 +59,11 @@ class ProcessPool:
         self._failed = False
         self._seeds = list(range(self.num_envs))
         self._memory_fd = open_shared_memory("rljob-envs")
+        self._shared_step: tuple[np.ndarray, StepSlot] | None = None
         self._workers: list[WorkerProcess] = []
         self._finalizer = weakref.finalize(self, _abandon, self._workers, os.getpid())
         try:
-            bounds = _split(self.num_envs, config.num_workers or _usable_cores())
+            bounds = _split(self.num_envs, config.num_workers or usable_cores())
             for index, (first, last) in enumerate(bounds):
                 self._workers.append(WorkerProcess(index, first, last, self._memory_fd))
             self._layout = self._start_workers()
@@ -72,27 +72,32 @@ class ProcessPool:
             raise
         self.spaces = self._layout.spaces
 
+    @property
+    def worker_pids(self) -> list[int]:
+        """Process ids of the workers, in the order of their copies."""
+        return [worker.process.pid for worker in self._workers]
+
     def reset(self, seeds: Sequence[int], out: StepSlot) -> None:
         """Reset copy `i` with ``seeds[i]``; see `VectorEnv.reset`."""
         if len(seeds) != self.num_envs:
             raise ValueError(f"{self.num_envs} copies need as many seeds, got {len(seeds)}")
-        self._require_health()
+        _, shared_slot = self._healthy()
         self._seeds = [int(seed) for seed in seeds]
         self._ask_all(messages.RESET, "reset", lambda worker: self._seeds[worker.first : worker.last])
-        copy_slot(self._slot, out)
+        copy_slot(shared_slot, out)
 
     def step(self, actions: np.ndarray, out: StepSlot) -> None:
         """Step every copy with ``actions [B, ...]`` and write the outcome; see `VectorEnv.step`."""
         if len(actions) != self.num_envs:
             raise ValueError(f"{self.num_envs} copies need as many actions, got shape {actions.shape}")
-        self._require_health()
-        np.copyto(self._actions, actions, casting="unsafe")
+        shared_actions, shared_slot = self._healthy()
+        np.copyto(shared_actions, actions, casting="unsafe")
         self._ask_all(messages.STEP, "step")
-        copy_slot(self._slot, out)
+        copy_slot(shared_slot, out)
 
     def snapshot(self) -> list[bytes] | None:
         """Return each copy's state, or None where a worker could not prove it to be restorable."""
-        self._require_health()
+        self._healthy()
         parts = self._ask_all(messages.SNAPSHOT, "snapshot", timeout_s=self._start_timeout_s)
         if any(part is None for part in parts):
             return None
@@ -107,7 +112,7 @@ class ProcessPool:
         if len(snapshots) != self.num_envs:
             held = len(snapshots)
             raise CheckpointError(f"the snapshot holds {held} environment copies, the job has {self.num_envs}")
-        self._require_health()
+        self._healthy()
         blobs = list(snapshots)
         try:
             self._ask_all(
@@ -128,11 +133,12 @@ class ProcessPool:
                 messages.send(worker.sock, messages.QUIT, deadline=time.monotonic())
         deadline = time.monotonic() + CLOSE_TIMEOUT_S
         for worker in workers:
-            if _has_ended(worker, deadline):
+            if worker.has_ended(deadline):
                 worker.reap()
             else:
                 worker.kill()
         self._finalizer.detach()
+        self._shared_step = None  # unmaps
         memory_fd, self._memory_fd = self._memory_fd, -1
         if memory_fd >= 0:
             os.close(memory_fd)
@@ -147,7 +153,7 @@ class ProcessPool:
         self._shared = plan_shared_layout(layout.spaces, self.num_envs)
         os.ftruncate(self._memory_fd, self._shared.size)
         arrays = map_arrays(self._memory_fd, self._shared)
-        self._actions, self._slot = arrays["action"], slot_of(arrays, slice(None))
+        self._shared_step = arrays["action"], slot_of(arrays, slice(None))
         for worker in self._workers:
             order = Build(layout, self._shared, worker.first, worker.last)
             worker.send(messages.BUILD, order, timeout_s=timeout_s)
@@ -207,11 +213,13 @@ class ProcessPool:
             trace = getattr(error, "worker_traceback", "") or fault.worker_traceback
             raise EnvironmentFault(f"{fault}; its replacement failed: {error}", worker_traceback=trace) from error
 
-    def _require_health(self) -> None:
-        if not self._workers:
+    def _healthy(self) -> tuple[np.ndarray, StepSlot]:
+        """Return actions and slot in shared memory, or raise where no step can be taken any more."""
+        if self._shared_step is None:
             raise EnvironmentFault("the environment pool is closed")
         if self._failed:
             raise EnvironmentFault("the environment pool has failed before; make a new one")
+        return self._shared_step
 
 
 def _split(num_envs: int, num_workers: int) -> list[tuple[int, int]]:
@@ -221,7 +229,8 @@ def _split(num_envs: int, num_workers: int) -> list[tuple[int, int]]:
     return list(itertools.pairwise(edges))
 
 
-def _usable_cores() -> int:
+def usable_cores() -> int:
+    """Return the number of processor cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -229,21 +238,6 @@ def _usable_cores() -> int:
 
 def _restart_seed(seed: int, restarts: int) -> int:
     return int(np.random.SeedSequence([seed, restarts]).generate_state(1)[0])
-
-
-def _has_ended(worker: WorkerProcess, deadline: float) -> bool:
-    """Wait until the worker's end of the socket closes, which it does when the process ends."""
-    poller = select.poll()
-    poller.register(worker.sock, select.POLLIN)
-    try:
-        while True:
-            timeout_ms = max(0.0, (deadline - time.monotonic()) * 1000)
-            if not poller.poll(timeout_ms):
-                return False
-            if not worker.sock.recv(1 << 16):
-                return True
-    except OSError:
-        return True
 
 
 def _abandon(workers: list[WorkerProcess], owner_pid: int) -> None:

@@ -4,7 +4,7 @@ An environment is a chain of wrappers around a base; a vector environment of Gym
 snapshot is one pickle of every link's attributes, in which a reference to a link is a number, so that what links share
 stays shared. It is not the pickle of the environment itself: many environments define that one as "build a new one".
 
-Not stored, but taken from the environment that is restored: its ``spec``, functions without state of their own, and for
+Not stored, but taken from the environment that is restored: its ``spec``, functions without state, and for
 MuJoCo the model, the renderer and the data object, whose integration state (`mj_getState` with `mjSTATE_INTEGRATION`),
 or all of it where an environment needs that, is stored in its place. What can't be pickled (files, sockets, generators,
 most C++ objects) makes the environment not restorable. State outside the object, in globals or in a server, is never
@@ -30,7 +30,7 @@ from rlruntime.errors import CheckpointError
 
 FORMAT = 1
 _LINK, _OWN = "link", "own"
-_KEPT = ("spec", "_cached_spec")
+_KEPT = ("spec", "_cached_spec", "env_fns")
 _MUJOCO_KEPT = ("model", "data", "mujoco_renderer")
 _CONSTANTS = (int, float, complex, str, bytes, bool, type(None), np.ndarray, np.generic, type, types.ModuleType)
 _REPLAY_STEPS, _WARM_UP_STEPS = 24, 3
@@ -138,14 +138,16 @@ def _continues_alike(original: Any, new_env: Callable[[], Any], full: bool) -> b
     original.action_space.seed(_SEED)
     actions = [original.action_space.sample() for _ in range(_REPLAY_STEPS)]
     original.reset(seed=_SEED)
-    _replay(original, actions[:_WARM_UP_STEPS], reset_at=-1)
+    _, ended = _replay(original, actions[:_WARM_UP_STEPS], ended=False, reset_at=-1)
     for reset_at in (_REPLAY_STEPS // 2, 0):
         blob = _capture(original, None, full)
-        expected = _replay(original, actions, reset_at=reset_at)
+        expected, next_ended = _replay(original, actions, ended=ended, reset_at=reset_at)
         other = new_env()
         restore(other, blob)
-        if not identical(expected, _replay(other, actions, reset_at=reset_at)):
+        found, _ = _replay(other, actions, ended=ended, reset_at=reset_at)
+        if not identical(expected, found):
             return False
+        ended = next_ended
     return True
 
 
@@ -295,19 +297,31 @@ def _model_bytes(model: Any) -> bytes:
     return buffer.tobytes()
 
 
-def _replay(env: Any, actions: list[Any], *, reset_at: int) -> list[Any]:
-    """Step through the actions, resetting where an episode ended and once in between, and return all that came out."""
+def _replay(env: Any, actions: list[Any], *, ended: Any, reset_at: int) -> tuple[list[Any], Any]:
+    """Step through the actions, resetting where an episode ended and once in between.
+
+    Args:
+        env: stepped.
+        actions: one per step.
+        ended: which episodes had ended before.
+        reset_at: the step before which there is a reset; -1 for none.
+
+    Returns:
+        all that came out, and which episodes had ended at the end.
+    """
     batched = isinstance(env, gym.vector.VectorEnv)
+    by_mask = batched and env.metadata.get("autoreset_mode") is gym.vector.AutoresetMode.DISABLED
     record: list[Any] = []
-    ended = False
     for number, action in enumerate(actions):
-        if number == reset_at or (ended and not batched):
+        if number == reset_at or (np.any(ended) and not batched):
             record.append(_copy(env.reset()[0]))
+        elif by_mask and np.any(ended):
+            record.append(_copy(env.reset(options={"reset_mask": np.array(ended)})[0]))
         observation, reward, terminated, truncated, info = env.step(action)
         mask = info.get("action_mask") if isinstance(info, dict) else None
         record.append([_copy(observation), _copy(reward), _copy(terminated), _copy(truncated), _copy(mask)])
-        ended = not batched and bool(terminated or truncated)
-    return record
+        ended = np.logical_or(terminated, truncated)
+    return record, ended
 
 
 def _copy(value: Any) -> Any:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -40,7 +41,8 @@ class VectorEntryPoint:
     """A vector environment of Gymnasium behind the protocol; see `VectorEnv`.
 
     ``config.id`` must be registered with a ``vector_entry_point``; ``config.factory`` is called once, with ``num_envs``
-    and ``kwargs``, and returns a `gymnasium.vector.VectorEnv`. Snapshots are one blob for all copies.
+    and ``kwargs``, and returns a `gymnasium.vector.VectorEnv`. The first blob of a snapshot
+    holds all copies.
 
     Args:
         config: the environment.
@@ -60,12 +62,12 @@ class VectorEntryPoint:
                 field=build.WRAPPERS_FIELD,
                 remedy=f"remove them, or {_OTHER_BACKEND}",
             )
-        self._make = (lambda: _make(config)) if make is None else make
+        self._make: Callable[[], Any] = partial(_make, config) if make is None else make
         self._env = self._make()
         try:
             self._layout = self._describe(config)
             self.spaces = self._layout.spaces
-            self._mode = _autoreset_mode(self._env, self._make, config)
+            self._mode = _autoreset_mode(self._env, self._make, config, self._layout)
         except BaseException:
             self.close()
             raise
@@ -90,7 +92,7 @@ class VectorEntryPoint:
         try:
             observation, info = self._seeded_reset([int(seed) for seed in seeds])
         except Exception as error:
-            raise faults.raised_in_reset("all", error) from error
+            raise faults.raised_in_batched_reset(error) from error
         self._total_steps = 0
         self._episode_start[:] = 0
         self._pending[:] = False
@@ -106,11 +108,12 @@ class VectorEntryPoint:
 
     def step(self, actions: np.ndarray, out: StepSlot) -> None:
         """Step all copies with ``actions [B, ...]`` and write the outcome; see `VectorEnv.step`."""
+        env_actions = self._to_env_actions(actions)
         self._total_steps += 1
         try:
             if self._any_pending and self._mode is AutoresetMode.DISABLED:
                 self._env.reset(options={"reset_mask": self._pending.copy()})
-            observation, reward, terminated, truncated, info = self._env.step(self._to_env_actions(actions))
+            observation, reward, terminated, truncated, info = self._env.step(env_actions)
             if self._any_pending and self._mode is not AutoresetMode.NEXT_STEP:
                 # Rows of other copies are kept: a masked reset repeats or leaves out what it did not touch.
                 kept = observation
@@ -122,7 +125,7 @@ class VectorEntryPoint:
             else:
                 self._write_observation(out, observation)
         except Exception as error:
-            raise faults.raised_in_step("all", self._total_steps, self._total_steps, error) from error
+            raise faults.raised_in_batched_step(self._total_steps, error) from error
         out.reward[:] = reward
         out.terminated[:] = terminated
         out.truncated[:] = truncated
@@ -139,14 +142,14 @@ class VectorEntryPoint:
             self._check_finite(out)
 
     def snapshot(self) -> list[bytes] | None:
-        """Return the state of all copies in one blob, or None where it is not proven to be restorable."""
+        """Return `B` blobs, of which the first holds all copies, or None where that is not proven to be exact."""
         if self._proof is None:
             self._proof = prove_snapshot(self._make)
         if not self._proof.restorable:
             return None
         extra = {"total": self._total_steps, "starts": self._episode_start.copy(), "pending": self._pending.copy()}
         blob = capture(self._env, extra, baseline=self._proof.baseline, full=self._proof.full)
-        return None if blob is None else [blob]
+        return None if blob is None else [blob] + [b""] * (self.num_envs - 1)
 
     def restore(self, snapshots: Sequence[bytes]) -> None:
         """Continue from what ``snapshot`` returned.
@@ -154,12 +157,10 @@ class VectorEntryPoint:
         Raises:
             CheckpointError: the snapshot is of another environment.
         """
-        if len(snapshots) != 1:
-            raise CheckpointError(f"the snapshot holds {len(snapshots)} states, a vectorised environment has one")
-        extra = restore(self._env, snapshots[0])
-        if len(extra["pending"]) != self.num_envs:
-            held = len(extra["pending"])
+        if len(snapshots) != self.num_envs:
+            held = len(snapshots)
             raise CheckpointError(f"the snapshot holds {held} environment copies, the job has {self.num_envs}")
+        extra = restore(self._env, snapshots[0])
         self._total_steps = extra["total"]
         self._episode_start[:] = extra["starts"]
         self._pending[:] = extra["pending"]
@@ -182,7 +183,7 @@ class VectorEntryPoint:
         try:
             observation, info = self._seeded_reset([0] * config.num_envs)
         except Exception as error:
-            raise faults.raised_in_reset("all", error) from error
+            raise faults.raised_in_batched_reset(error) from error
         masks = {MASK_KEY: info[MASK_KEY][0]} if MASK_KEY in info else {}
         layout = describe_spaces(*first, observation_keys=keys, first_info=masks, field=field)
         for leaf in layout.leaves:
@@ -198,6 +199,8 @@ class VectorEntryPoint:
         return result
 
     def _to_env_actions(self, actions: np.ndarray) -> np.ndarray:
+        if len(actions) != self.num_envs:
+            raise ValueError(f"{self.num_envs} copies need as many actions, got shape {actions.shape}")
         if self._has_start:
             return np.asarray(actions + self._layout.action_start, self._layout.action_dtype)
         return np.array(actions, self._layout.action_dtype)
@@ -314,7 +317,7 @@ def _from_factory(config: EnvConfig) -> Any:
     return env
 
 
-def _autoreset_mode(env: Any, make: Callable[[], Any], config: EnvConfig) -> AutoresetMode:
+def _autoreset_mode(env: Any, make: Callable[[], Any], config: EnvConfig, layout: EnvLayout) -> AutoresetMode:
     """Return the environment's autoreset mode, having made sure that it can be adapted."""
     mode = env.metadata.get("autoreset_mode")
     try:
@@ -326,7 +329,7 @@ def _autoreset_mode(env: Any, make: Callable[[], Any], config: EnvConfig) -> Aut
             value=mode,
             remedy="set metadata['autoreset_mode'] to a gymnasium.vector.AutoresetMode",
         ) from None
-    if mode is not AutoresetMode.NEXT_STEP and not _honours_reset_mask(make):
+    if mode is not AutoresetMode.NEXT_STEP and not _honours_reset_mask(make, layout):
         raise ConfigError(
             f"the vector environment's autoreset is {mode.name}, and it ignores options={{'reset_mask': ...}}",
             field=build.env_field(config),
@@ -335,36 +338,27 @@ def _autoreset_mode(env: Any, make: Callable[[], Any], config: EnvConfig) -> Aut
     return mode
 
 
-def _honours_reset_mask(make: Callable[[], Any]) -> bool:
+def _honours_reset_mask(make: Callable[[], Any], layout: EnvLayout) -> bool:
     """Find out on a scratch environment whether a masked reset leaves the other copies where they are."""
     env = make()
     try:
         env.reset(seed=0)
         env.action_space.seed(0)
-        observation: Any = None
-        for _ in range(2):
+        observation, _, terminated, truncated, _ = env.step(env.action_space.sample())
+        if not np.any(terminated) and not np.any(truncated):
             observation, *_rest = env.step(env.action_space.sample())
-        before = _flat_row(env, observation, -1)
+        before = [np.array(leaf_value(observation, leaf.path)[-1]) for leaf in layout.leaves]
         mask = np.zeros(env.num_envs, np.bool_)
         mask[0] = True
         after, _info = env.reset(options={"reset_mask": mask})
         if env.num_envs == 1:
             return True
-        return bool(np.array_equal(before, _flat_row(env, after, -1)))
+        return all(
+            np.array_equal(old, leaf_value(after, leaf.path)[-1])
+            for old, leaf in zip(before, layout.leaves, strict=True)
+        )
     except Exception:
         return False
     finally:
         with contextlib.suppress(Exception):
             env.close()
-
-
-def _flat_row(env: Any, observation: Any, i: int) -> np.ndarray:
-    return np.asarray(gs.flatten(env.single_observation_space, _row(observation, i)))
-
-
-def _row(observation: Any, i: int) -> Any:
-    if isinstance(observation, dict):
-        return {key: _row(value, i) for key, value in observation.items()}
-    if isinstance(observation, tuple):
-        return tuple(_row(value, i) for value in observation)
-    return np.array(observation[i])

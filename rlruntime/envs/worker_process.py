@@ -97,6 +97,16 @@ class WorkerProcess:
             raise _to_exception(value)
         return value
 
+    def has_ended(self, deadline: float) -> bool:
+        """Wait until the worker's end of the socket closes, which it does when the process ends."""
+        try:
+            while True:
+                messages.receive(self.sock, deadline=deadline)  # answers that nobody waits for any more
+        except messages.DeadlineExceededError:
+            return False
+        except (EOFError, OSError):
+            return True
+
     def kill(self) -> None:
         """End the process at once and free what belongs to it. May be called twice; never raises."""
         with contextlib.suppress(OSError):
