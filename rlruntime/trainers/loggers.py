@@ -11,6 +11,7 @@ import json
 import math
 import os
 import time
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,7 @@ from rlruntime.metrics import names
 from rlruntime.metrics.json_values import finite
 from rlruntime.registry import register
 from rlruntime.spec.training.loggers import MLflowConfig, TensorBoardConfig, WandBConfig
-from rlruntime.trainers.durable import storage_errors, write_atomically
+from rlruntime.trainers.durable import storage_errors
 
 Record = Mapping[str, float | int | str]
 
@@ -189,9 +190,8 @@ class WandBLogger:
             import wandb
         except ImportError:
             raise MissingExtraError("the logger WandB", package="wandb", extra="rljob[wandb]") from None
-        state = _SideFile(context.folder / ".wandb.json")
-        known = state.read() if context.resumed_frames is not None else {}
-        run_id = known.get("id") or wandb.util.generate_id()
+        self._remote = _RemoteRun(context.folder / ".wandb.json", resume=context.resumed_frames is not None)
+        self._remote.run_id = self._remote.run_id or uuid.uuid4().hex
         with _service("WandB"):
             self._run: Any = wandb.init(
                 project=config.project,
@@ -200,24 +200,23 @@ class WandBLogger:
                 tags=list(config.tags),
                 mode=config.mode,
                 dir=str(context.folder),
-                id=run_id,
+                id=self._remote.run_id,
                 resume="allow",
                 config=dict(context.manifest),
             )
-        state.write({"id": run_id})
-        self._next_step = int(self._run.step or 0)
+        self._remote.advance(self._remote.last_step)
 
     def log(self, record: Record) -> None:
         """See `Logger.log`."""
         step = int(record[names.FRAMES])
-        if step < self._next_step:
-            return
-        with _service("WandB"):
-            self._run.log(_numbers(record), step=step)
-        self._next_step = step + 1
+        if step > self._remote.last_step:
+            with _service("WandB"):
+                self._run.log(_numbers(record), step=step)
+            self._remote.advance(step)
 
     def close(self) -> None:
         """See `Logger.close`."""
+        self._remote.close()
         with _service("WandB"):
             self._run.finish()
 
@@ -233,43 +232,38 @@ class MLflowLogger:
 
     def __init__(self, config: MLflowConfig, context: LoggerContext) -> None:
         try:
+            from mlflow.entities import Metric
             from mlflow.tracking import MlflowClient
         except ImportError:
             raise MissingExtraError("the logger MLflow", package="mlflow", extra="rljob[mlflow]") from None
-        state = _SideFile(context.folder / ".mlflow.json")
-        known = state.read() if context.resumed_frames is not None else {}
-        self._last_step = -1
+        self._metric: Any = Metric
         self._closed = False
+        self._remote = _RemoteRun(context.folder / ".mlflow.json", resume=context.resumed_frames is not None)
         with _service("MLflow"):
             self._client: Any = MlflowClient(tracking_uri=config.tracking_uri)
-            if "id" in known:
-                self._id = str(known["id"])
-                metrics = self._client.get_run(self._id).data.metrics
-                self._last_step = int(metrics.get(names.FRAMES, -1))
-                self._client.set_terminated(self._id, status="RUNNING")
+            if self._remote.run_id:
+                self._client.set_terminated(self._remote.run_id, status="RUNNING")
             else:
-                self._id = self._new_run(config, context)
-        state.write({"id": self._id})
+                self._remote.run_id = self._new_run(config, context)
+        self._remote.advance(self._remote.last_step)
 
     def log(self, record: Record) -> None:
         """See `Logger.log`."""
-        from mlflow.entities import Metric
-
         step = int(record[names.FRAMES])
-        if step <= self._last_step:
-            return
-        now_ms = time.time_ns() // 1_000_000
-        metrics = [Metric(key, value, now_ms, step) for key, value in _numbers(record).items()]
-        with _service("MLflow"):
-            self._client.log_batch(self._id, metrics=metrics)
-        self._last_step = step
+        if step > self._remote.last_step:
+            now_ms = time.time_ns() // 1_000_000
+            metrics = [self._metric(key, value, now_ms, step) for key, value in _numbers(record).items()]
+            with _service("MLflow"):
+                self._client.log_batch(self._remote.run_id, metrics=metrics)
+            self._remote.advance(step)
 
     def close(self) -> None:
         """See `Logger.close`."""
         if not self._closed:
             self._closed = True
+            self._remote.close()
             with _service("MLflow"):
-                self._client.set_terminated(self._id, status="FINISHED")
+                self._client.set_terminated(self._remote.run_id, status="FINISHED")
 
     def _new_run(self, config: MLflowConfig, context: LoggerContext) -> str:
         experiment = self._client.get_experiment_by_name(config.experiment)
@@ -281,20 +275,34 @@ class MLflowLogger:
         return run_id
 
 
-class _SideFile:
-    """A small JSON file that says which remote run belongs to a folder."""
+class _RemoteRun:
+    """A small file that says which run of a service belongs to a folder, and up to which step it was told.
 
-    def __init__(self, path: Path) -> None:
+    It is rewritten in place at every step, in one short write of constant length that survives a kill of the process.
+    """
+
+    def __init__(self, path: Path, *, resume: bool) -> None:
         self._path = path
+        self.run_id, self.last_step = "", -1
+        with storage_errors("write", path):
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            if resume:
+                with contextlib.suppress(ValueError, KeyError):
+                    document = json.loads(os.pread(self._descriptor, 4096, 0))
+                    self.run_id, self.last_step = str(document["id"]), int(document["lastStep"])
+            if not self.run_id:
+                os.ftruncate(self._descriptor, 0)
 
-    def read(self) -> dict[str, Any]:
-        try:
-            return dict(json.loads(self._path.read_bytes()))
-        except (FileNotFoundError, ValueError):
-            return {}
+    def advance(self, step: int) -> None:
+        """Remember that the service has the record of ``step``."""
+        self.last_step = step
+        with storage_errors("write", self._path):
+            os.pwrite(self._descriptor, f'{{"id": {json.dumps(self.run_id)}, "lastStep": {step:20d}}}\n'.encode(), 0)
 
-    def write(self, document: Mapping[str, Any]) -> None:
-        write_atomically(self._path, json.dumps(document).encode())
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
 
 @contextlib.contextmanager
