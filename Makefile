@@ -59,6 +59,12 @@ crds: setup ## Write crds/ anew from the models
 docs: setup ## Write the generated pages of docs/ anew
 	$(BIN)/rljob schema --format markdown --output docs/manifest.md
 
+.PHONY: picture
+picture: setup ## Train the first example and draw docs/images/ppo-cartpole.svg from that run
+	rm -rf build/picture
+	$(BIN)/rljob run $(EXAMPLE) -o training.evaluation.everyFrames=5000 -o training.evaluation.stopAtReward=null --out build/picture
+	$(BIN)/python tools/draw_run.py build/picture docs/images/ppo-cartpole.svg
+
 .PHONY: constraints
 constraints: setup ## Pin in constraints.txt what pyproject.toml asks for; UPGRADE=1 takes the newest versions
 	$(BIN)/python tools/pin.py $(if $(UPGRADE),--upgrade)
