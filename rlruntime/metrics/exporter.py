@@ -119,7 +119,7 @@ class MetricsExporter:
             known = phase is not None and len(self._phases) < _MAX_PHASES
             self._phases[key] = self._phase_seconds.labels(phase) if known else None
         histogram = self._phases[key]
-        if histogram is not None:
+        if histogram is not None and seconds > 0:  # a phase that didn't happen in this record took no time
             histogram.observe(seconds)
 
     def _set_learner_value(self, key: str, value: float) -> None:

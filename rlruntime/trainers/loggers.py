@@ -49,12 +49,16 @@ class LoggerContext:
         folder: the run's folder.
         manifest: the effective manifest, with names as in YAML.
         resumed_frames: frames at which a resumed run goes on; None for a new one. What another store holds of later
-            frames must not appear twice.
+            records must not appear twice.
+        resumed_records: records that were logged up to there. Several may have the same frames: an evaluation's has
+            those
+            of the iteration before it.
     """
 
     folder: Path
     manifest: Mapping[str, Any] = field(default_factory=dict)
     resumed_frames: int | None = None
+    resumed_records: int = 0
 
 
 class JsonLinesLogger:
@@ -87,7 +91,7 @@ class JsonLinesLogger:
                 raise
 
     def sync(self) -> None:
-        """Make what was logged durable; done before a checkpoint that counts these records is written."""
+        """Make what was logged durable."""
         with storage_errors("write", self._path):
             os.fsync(self._descriptor)
 
@@ -131,6 +135,12 @@ class Loggers:
         """Hand the record to each, in order."""
         for logger in self._loggers:
             logger.log(record)
+
+    def sync(self) -> None:
+        """Make what was logged durable where a logger can: before a checkpoint that counts these records is written."""
+        for logger in self._loggers:
+            if isinstance(logger, JsonLinesLogger):
+                logger.sync()
 
     def close(self) -> None:
         """Close all, then raise what the first failure was."""
@@ -180,7 +190,7 @@ class TensorBoardLogger:
 class WandBLogger:
     """A run of Weights & Biases, the same one after a resume; the step is the frame count.
 
-    Its store is append-only: what a resumed run logs again up to the frames it already has is left out.
+    Its store is append-only: what a resumed run logs again although the store has it is left out.
     """
 
     Config = WandBConfig
@@ -190,7 +200,7 @@ class WandBLogger:
             import wandb
         except ImportError:
             raise MissingExtraError("the logger WandB", package="wandb", extra="rljob[wandb]") from None
-        self._remote = _RemoteRun(context.folder / ".wandb.json", resume=context.resumed_frames is not None)
+        self._remote = _RemoteRun(context.folder / ".wandb.json", context)
         self._remote.run_id = self._remote.run_id or uuid.uuid4().hex
         with _service("WandB"):
             self._run: Any = wandb.init(
@@ -204,15 +214,14 @@ class WandBLogger:
                 resume="allow",
                 config=dict(context.manifest),
             )
-        self._remote.advance(self._remote.last_step)
+        self._remote.save()
 
     def log(self, record: Record) -> None:
         """See `Logger.log`."""
-        step = int(record[names.FRAMES])
-        if step > self._remote.last_step:
+        if self._remote.lacks_next():
             with _service("WandB"):
-                self._run.log(_numbers(record), step=step)
-            self._remote.advance(step)
+                self._run.log(_numbers(record), step=int(record[names.FRAMES]))
+            self._remote.save()
 
     def close(self) -> None:
         """See `Logger.close`."""
@@ -225,7 +234,7 @@ class WandBLogger:
 class MLflowLogger:
     """A run of MLflow, the same one after a resume; the step is the frame count.
 
-    Its store is append-only: what a resumed run logs again up to the frames it already has is left out.
+    Its store is append-only: what a resumed run logs again although the store has it is left out.
     """
 
     Config = MLflowConfig
@@ -238,24 +247,23 @@ class MLflowLogger:
             raise MissingExtraError("the logger MLflow", package="mlflow", extra="rljob[mlflow]") from None
         self._metric: Any = Metric
         self._closed = False
-        self._remote = _RemoteRun(context.folder / ".mlflow.json", resume=context.resumed_frames is not None)
+        self._remote = _RemoteRun(context.folder / ".mlflow.json", context)
         with _service("MLflow"):
             self._client: Any = MlflowClient(tracking_uri=config.tracking_uri)
             if self._remote.run_id:
                 self._client.set_terminated(self._remote.run_id, status="RUNNING")
             else:
                 self._remote.run_id = self._new_run(config, context)
-        self._remote.advance(self._remote.last_step)
+        self._remote.save()
 
     def log(self, record: Record) -> None:
         """See `Logger.log`."""
-        step = int(record[names.FRAMES])
-        if step > self._remote.last_step:
-            now_ms = time.time_ns() // 1_000_000
+        if self._remote.lacks_next():
+            step, now_ms = int(record[names.FRAMES]), time.time_ns() // 1_000_000
             metrics = [self._metric(key, value, now_ms, step) for key, value in _numbers(record).items()]
             with _service("MLflow"):
                 self._client.log_batch(self._remote.run_id, metrics=metrics)
-            self._remote.advance(step)
+            self._remote.save()
 
     def close(self) -> None:
         """See `Logger.close`."""
@@ -276,28 +284,37 @@ class MLflowLogger:
 
 
 class _RemoteRun:
-    """A small file that says which run of a service belongs to a folder, and up to which step it was told.
+    """A small file that says which run of a service belongs to a folder, and how many of the run's records it was told.
 
-    It is rewritten in place at every step, in one short write of constant length that survives a kill of the process.
+    It is rewritten in place after every record, in one short write of constant length that survives a kill of the
+    process.
     """
 
-    def __init__(self, path: Path, *, resume: bool) -> None:
+    def __init__(self, path: Path, context: LoggerContext) -> None:
         self._path = path
-        self.run_id, self.last_step = "", -1
+        self._seen = context.resumed_records
+        self.run_id, self._told = "", 0
         with storage_errors("write", path):
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            if resume:
+            if context.resumed_frames is not None:
                 with contextlib.suppress(ValueError, KeyError):
                     document = json.loads(os.pread(self._descriptor, 4096, 0))
-                    self.run_id, self.last_step = str(document["id"]), int(document["lastStep"])
+                    self.run_id, self._told = str(document["id"]), int(document["records"])
             if not self.run_id:
                 os.ftruncate(self._descriptor, 0)
 
-    def advance(self, step: int) -> None:
-        """Remember that the service has the record of ``step``."""
-        self.last_step = step
+    def lacks_next(self) -> bool:
+        """Count one more record, and return whether the service has yet to be told of it."""
+        self._seen += 1
+        return self._seen > self._told
+
+    def save(self) -> None:
+        """Remember that the service was told of all records until now."""
+        self._told = max(self._told, self._seen)
         with storage_errors("write", self._path):
-            os.pwrite(self._descriptor, f'{{"id": {json.dumps(self.run_id)}, "lastStep": {step:20d}}}\n'.encode(), 0)
+            os.pwrite(
+                self._descriptor, f'{{"id": {json.dumps(self.run_id)}, "records": {self._told:20d}}}\n'.encode(), 0
+            )
 
     def close(self) -> None:
         if self._descriptor >= 0:

@@ -64,6 +64,17 @@ def test_counters_rise_by_what_each_record_adds() -> None:
     assert value(registry, "rljob_checkpoints_total") == 1
 
 
+def test_record_of_an_evaluation_counts_no_frames_and_no_phase_that_did_not_happen() -> None:
+    registry = CollectorRegistry()
+    exporter = MetricsExporter(registry, target_frames=1000)
+    exporter.observe_iteration({"iteration": 1, "frames": 100, "time/collect_s": 0.5, "time/evaluate_s": 0.0})
+    exporter.observe_iteration({"iteration": 1, "frames": 100, "time/collect_s": 0.0, "time/evaluate_s": 2.0})
+    assert value(registry, "rljob_frames_total") == 100
+    assert value(registry, "rljob_iterations_total") == 1
+    assert value(registry, "rljob_phase_seconds_count", phase="collect") == 1
+    assert value(registry, "rljob_phase_seconds_sum", phase="evaluate") == 2.0
+
+
 def test_resumed_run_counts_its_own_frames_and_shows_the_progress_of_the_job() -> None:
     registry = CollectorRegistry()
     exporter = MetricsExporter(registry, target_frames=1000, start_frames=600, start_iterations=6)

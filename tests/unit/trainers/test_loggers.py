@@ -115,6 +115,7 @@ def test_all_loggers_are_closed_though_one_fails() -> None:
 
     loggers = Loggers([Failing(), Quiet()])
     loggers.log(RECORD)
+    loggers.sync()
     with pytest.raises(RLJobError, match="no connection"):
         loggers.close()
     assert closed == ["logged", "logged", "closed"]
@@ -197,15 +198,16 @@ def test_wandb_continues_the_same_run_after_a_resume_and_repeats_nothing(
     monkeypatch.setitem(sys.modules, "wandb", client)
     component = Component(type="WandB", config={"project": "p", "mode": "offline", "tags": ["a"]})
     first = build("logger", component, LoggerContext(tmp_path, {"kind": "RLJob"}), field="f")
-    for frames in (100, 200, 300):
-        first.log({"frames": frames, "loss/policy": frames / 1000, "note": "text"})
+    for frames, loss in ((100, 0.1), (200, 0.2), (200, 0.25), (300, 0.3)):
+        first.log({"frames": frames, "loss/policy": loss, "note": "text"})
     # no close: a kill comes in between
-    second = build("logger", component, LoggerContext(tmp_path, {"kind": "RLJob"}, resumed_frames=200), field="f")
-    for frames in (300, 400):
-        second.log({"frames": frames, "loss/policy": frames / 1000})
+    context = LoggerContext(tmp_path, {"kind": "RLJob"}, resumed_frames=200, resumed_records=3)
+    second = build("logger", component, context, field="f")
+    for frames, loss in ((300, 0.3), (300, 0.35), (400, 0.4)):
+        second.log({"frames": frames, "loss/policy": loss})
     second.close()
     (run,) = client.runs.values()
-    assert run["rows"] == [(100, 0.1), (200, 0.2), (300, 0.3), (400, 0.4)]
+    assert run["rows"] == [(100, 0.1), (200, 0.2), (200, 0.25), (300, 0.3), (300, 0.35), (400, 0.4)]
     assert run["finished"] == 1
     arguments = run["arguments"]
     assert (arguments["project"], arguments["name"], arguments["tags"]) == ("p", tmp_path.name, ["a"])
@@ -221,7 +223,7 @@ def test_new_run_in_a_folder_does_not_continue_a_strangers_wandb_run(
         build("logger", Component(type="WandB"), LoggerContext(tmp_path), field="f").close()
     first, second = client.runs
     assert first != second
-    assert json.loads((tmp_path / ".wandb.json").read_text()) == {"id": second, "lastStep": -1}
+    assert json.loads((tmp_path / ".wandb.json").read_text()) == {"id": second, "records": 0}
 
 
 def test_failure_of_a_service_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +243,8 @@ def test_mlflow_continues_the_same_run_after_a_resume_and_repeats_nothing(tmp_pa
     for frames in (100, 200, 300):
         first.log({"frames": frames, "loss/policy": frames / 1000})
     first.close()
-    second = build("logger", component, LoggerContext(tmp_path, resumed_frames=200), field="f")
+    context = LoggerContext(tmp_path, resumed_frames=200, resumed_records=2)
+    second = build("logger", component, context, field="f")
     for frames in (300, 400):
         second.log({"frames": frames, "loss/policy": frames / 1000})
     second.close()
