@@ -131,7 +131,7 @@ def validate_config(target: Any, config: Mapping[str, Any], *, num_args: int = 0
     model = getattr(target, "Config", None)
     if model is not None and hasattr(model, "model_validate"):
         try:
-            return model.model_validate(dict(config))
+            return model.model_validate(dict(config), by_alias=True, by_name=False)
         except ValueError as error:
             raise _config_error(error, model, field) from None
     _check_signature(target, config, num_args, field)

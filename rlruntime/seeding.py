@@ -1,7 +1,7 @@
 """Named random streams from one seed.
 
-Every consumer of randomness has a stream of its own (environment `i`, policy, shuffle, evaluation, ...), so that adding one
-consumer doesn't change what another draws. Streams follow NumPy's ``SeedSequence`` spawning; see
+Every consumer of randomness has a stream of its own (environment `i`, policy, shuffle, evaluation, ...), so that
+adding one consumer doesn't change what another draws. Streams follow NumPy's ``SeedSequence`` spawning; see
 https://numpy.org/doc/stable/reference/random/parallel.html.
 """
 

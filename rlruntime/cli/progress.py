@@ -96,7 +96,7 @@ class _Progress:
         if evaluation is not None:
             self.evaluation, self.evaluation_frames = evaluation, self.frames
         for key, value in record.items():
-            if key.startswith(names.TIME_PREFIX) and (phase := names.phase_of(key)) is not None:
+            if key.startswith(names.TIME_PREFIX) and (phase := names.whole_phase_of(key)) is not None:
                 self.phases_s[phase] = self.phases_s.get(phase, 0.0) + value
 
     def sample(self, now_s: float) -> None:

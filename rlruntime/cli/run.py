@@ -16,7 +16,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "run",
         help="train on this machine",
-        description="Train what a manifest says on this machine, into a run folder with metrics, checkpoints and the policy."
+        description="Train what a manifest says on this machine, into a run folder with metrics, checkpoints"
+        " and the policy."
         " Exit codes: 0 done, 78 bad configuration, 74 a file can't be written, 130 and 143 stopped by a signal"
         " (continue with --resume), 1 anything else.",
     )

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from rlruntime.cli.progress import LogFormat, Reporter, make_reporter
 from rlruntime.errors import ConfigError
 from rlruntime.metrics.exporter import MetricsExporter
-from rlruntime.services.health import Heartbeat, HealthServer
+from rlruntime.services.health import HealthServer, Heartbeat
 from rlruntime.spec.manifest import RLJob
 from rlruntime.trainers.observer import Observer, Record
 from rlruntime.trainers.progress import Progress
@@ -35,14 +35,7 @@ class RunObserver(Observer):
 
     def __init__(self, job: RLJob, *, quiet: bool, log_format: LogFormat, stream: TextIO) -> None:
         self.job = job
-        self._make_reporter = lambda start: make_reporter(
-            job.spec.training.total_frames,
-            quiet=quiet,
-            log_format=log_format,
-            stream=stream,
-            title=job.metadata.name,
-            start_frames=start,
-        )
+        self._quiet, self._log_format, self._stream = quiet, log_format, stream
         self._reporter: Reporter | None = None
         self._waiting: list[str] = []
         self._registry = CollectorRegistry()
@@ -116,6 +109,16 @@ class RunObserver(Observer):
         words.append(f"see {folder}")
         if self._reporter is not None:
             self._reporter.close("; ".join(words), result)
+
+    def _make_reporter(self, start_frames: int) -> Reporter:
+        return make_reporter(
+            self.job.spec.training.total_frames,
+            quiet=self._quiet,
+            log_format=self._log_format,
+            stream=self._stream,
+            title=self.job.metadata.name,
+            start_frames=start_frames,
+        )
 
     def _set_progress(self, phase: str, record: Record) -> None:
         frames, total = int(record["frames"]), self.job.spec.training.total_frames

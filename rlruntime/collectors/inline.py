@@ -106,11 +106,13 @@ class InlineCollector:
                 pending.append((transform, view))
             if any(later > number for later in moving):
                 rows = transform(map_observation(self._to_device, flatten_time(view.observation)))
-                shape = (rollout.num_steps, rollout.num_envs)
-                seen = map_observation(lambda leaf, shape=shape: leaf.reshape(*shape, *leaf.shape[1:]).cpu(), rows)  # type: ignore[misc]
-                view = view._replace(observation=seen)
+                view = view._replace(observation=map_observation(self._with_time, rows))
         for transform, seen_by_it in pending:
             transform.update(seen_by_it)  # type: ignore[operator]
+
+    def _with_time(self, rows: Tensor) -> Tensor:
+        """Return rows ``[T * B, ...]`` as ``[T, B, ...]`` on the CPU."""
+        return rows.reshape(self.rollout.num_steps, self.rollout.num_envs, *rows.shape[1:]).cpu()
 
     def close(self) -> None:
         """Close the environments."""

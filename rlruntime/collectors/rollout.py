@@ -8,16 +8,18 @@ rates leave it out.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from tensordict import TensorDict
 from torch import Tensor
 
 from rlruntime.envs.protocol import EnvSpaces, Observation, StepSlot, allocate_observation
 from rlruntime.policies.distributions import ActionDistribution
 from rlruntime.policies.observations import ObservationTensor, map_observation
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict  # takes as long to import as torch: only where one is made
 
 
 class Rollout:
@@ -98,6 +100,8 @@ class Rollout:
         ``action_mask`` where there is one, and ``next``: ``observation``, ``reward``, ``terminated``, ``truncated``,
         ``done``.
         """
+        from tensordict import TensorDict
+
         size = [self.num_steps, self.num_envs]
         outcome = TensorDict(
             {
@@ -143,6 +147,8 @@ def _step_view(arrays: Observation, step: int) -> Observation:
 def _nested(observation: ObservationTensor, size: list[int]) -> Any:
     if not isinstance(observation, dict):
         return observation
+    from tensordict import TensorDict
+
     return TensorDict(dict(observation), size).unflatten_keys(".")
 
 

@@ -46,6 +46,8 @@ def phase_of(key: str) -> str | None:
 
 
 def whole_phase_of(key: str) -> str | None:
-    """Return what `phase_of` does, but None for the part of a phase, such as ``collect/env``: it is within ``collect``."""
+    """Return what `phase_of` does, but None for the part of a phase, such as ``collect/env``: it is within
+    ``collect``.
+    """
     phase = phase_of(key)
     return None if phase is None or "/" in phase else phase

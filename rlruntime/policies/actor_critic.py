@@ -7,10 +7,9 @@ Keys of the TensorDict protocol, for `N` rows: ``observation [N, ...]`` (nested 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -23,6 +22,9 @@ from rlruntime.registry import build
 from rlruntime.seeding import NETWORK, stream_seed
 from rlruntime.spec.training.component import Component
 from rlruntime.transforms.base import Transform
+
+if TYPE_CHECKING:
+    from tensordict import TensorDictBase  # takes as long to import as torch
 
 _MAX_EVALUATION_ROWS = 16_384
 

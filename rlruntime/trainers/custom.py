@@ -113,7 +113,9 @@ class CustomTrainer:
         started, training = perf_counter(), self.job.spec.training
         store = CheckpointStore(folder.checkpoints, training.checkpoint.keep)
         latest = store.latest() if resume else None
-        saved = read_checkpoint(latest).state if latest is not None else {"state": None, "numRecords": 0}
+        saved: dict[str, Any] = {"state": None, "numRecords": 0}
+        if latest is not None:
+            saved = read_checkpoint(latest).state
         folder.write_manifest(self.job.to_document())
         folder.truncate_metrics(int(saved["numRecords"]))
         logger = JsonLinesLogger(folder.metrics)

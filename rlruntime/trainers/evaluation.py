@@ -51,7 +51,8 @@ class EvaluationResult:
 class Evaluator:
     """Runs evaluations on copies that are built at the first one and kept.
 
-    Copies are stepped in this process, or by the process pool where training's are: the other backends can't seed each episode.
+    Copies are stepped in this process, or by the process pool where training's are: the other backends can't seed
+    each episode.
 
     Args:
         config: the environment that is trained on.

@@ -1,8 +1,10 @@
 """The training loop: collect, learn, evaluate, save, until there is a reason to stop.
 
-An iteration is one rollout and the update from it. Between iterations lies a boundary: there the whole state is consistent,
-checkpoints are written, and a copy of the state is kept in memory. A signal that arrives within an iteration is answered at the
-next phase, with the copy of the last boundary; a resumed run does that iteration again, with the same numbers.
+An iteration is one rollout and the update from it. Between iterations lies a boundary: there the whole state is
+consistent, evaluations run (they change nothing of it), checkpoints are written, and a copy of the state is kept in
+memory. A signal is answered at the next boundary or in the middle of an evaluation. Where an iteration takes longer
+than the grace period, the copy of the last boundary is what is saved; a resumed run does that iteration again, with
+the same numbers.
 """
 
 from __future__ import annotations
@@ -140,18 +142,14 @@ class Trainer:
                 on_minibatch=self._on_minibatch if "on_batch" in active else None,
                 before_step=self._before_step if "on_before_optimizer_step" in active else None,
             )
-            self.collector = InlineCollector(
-                env, self.policy, num_steps=training.ppo.num_steps, seed=training.seed
-            )
+            self.collector = InlineCollector(env, self.policy, num_steps=training.ppo.num_steps, seed=training.seed)
         except BaseException:
             env.close()
             raise
         self.evaluator = Evaluator(
             training.env, episodes=training.evaluation.episodes, deterministic=training.evaluation.deterministic
         )
-        self.state = RunState(
-            self.policy, self.algorithm, self.collector, self.callbacks, self.progress, training.seed
-        )
+        self.state = RunState(self.policy, self.algorithm, self.collector, self.callbacks, self.progress, training.seed)
         self._in_iteration = False
         self._snapshot: _Snapshot | None = None
         self._next_snapshot_at = 0.0
@@ -171,7 +169,8 @@ class Trainer:
             What ``result.json`` says.
 
         Raises:
-            RLJobError: training failed; the state of the last boundary is saved, and ``result.json`` says what happened.
+            RLJobError: training failed; the state of the last boundary is saved, and ``result.json`` says what
+            happened.
         """
         threads_before = torch.get_num_threads()
         torch.set_num_threads(self.num_threads)
@@ -217,13 +216,17 @@ class Trainer:
     def _train(self, loggers: Loggers) -> tuple[Outcome, EvaluationResult | None]:
         try:
             self._note_stop(self.callbacks.on_setup(self))
+            self.state.capture()  # the first one proves that the environments' state can be restored; it isn't timed
             self.observer.on_start(self.progress)
             while True:
                 self._boundary()
                 outcome = self._reason_to_end()
                 if outcome is not None:
                     break
-                self._iterate(loggers)
+                if self._evaluation_due():
+                    self._evaluate(loggers)
+                else:
+                    self._iterate(loggers)
             final = self._final_evaluation() if outcome.status == "Succeeded" else None
         except (Interrupted, EvaluationStopped):
             outcome, final = self._interrupted(), None
@@ -231,7 +234,7 @@ class Trainer:
         return outcome, final
 
     def _iterate(self, loggers: Loggers) -> None:
-        """One iteration: collect, learn, evaluate when due, log."""
+        """One iteration: collect, learn, log."""
         progress, timers, started = self.progress, self.timers, perf_counter()
         self._in_iteration = True
         frames_before = progress.frames
@@ -239,7 +242,6 @@ class Trainer:
         self.observer.on_phase("collect")
         with timers("collect"):
             rollout = self.collector.collect()
-        self._raise_if_interrupted()
         if "on_rollout_end" in self.callbacks.active:
             self._note_stop(self.callbacks.on_rollout_end(self, rollout.to_tensordict()))
         self.observer.on_phase("learn")
@@ -256,39 +258,50 @@ class Trainer:
             **progress.episode_means(),
             **learned,
         }
-        if progress.next_evaluation is not None and progress.frames >= progress.next_evaluation:
-            self._raise_if_interrupted()
-            self._evaluate(record)
         self._note_stop(self.callbacks.on_update_end(self, record))
         elapsed = perf_counter() - started
         record["time/frames_per_second"] = (progress.frames - frames_before) / elapsed
         record["time/collect/env_s"] = self.collector.env_seconds - env_before
         record["time/collect/policy_s"] = self.collector.policy_seconds - policy_before
-        record.update({f"time/{name}_s": seconds for name, seconds in timers.flush().items()})
-        progress.num_records += 1
-        loggers.log(record)
+        self._log(loggers, record)
         self._in_iteration = False
+
+    def _log(self, loggers: Loggers, record: dict[str, float | int | str]) -> None:
+        record.update({f"time/{name}_s": seconds for name, seconds in self.timers.flush().items()})
+        self.progress.num_records += 1
+        loggers.log(record)
         self.observer.on_record(record)
 
-    def _evaluate(self, record: dict[str, float | int | str]) -> None:
+    def _evaluation_due(self) -> bool:
+        due = self.progress.next_evaluation
+        return due is not None and self.progress.frames >= due
+
+    def _evaluate(self, loggers: Loggers) -> None:
         """Evaluate, and stop the run where the reward to stop at is reached twice, the second time on fresh seeds."""
         settings, progress = self.training.evaluation, self.progress
+        goal = settings.stop_at_reward
         with self.timers("evaluate"):
             result = self._run_evaluation(EVALUATION)
-            progress.next_evaluation = next_due(progress.next_evaluation, settings.every_frames, progress.frames)
-            progress.add_evaluation(result.mean)
-            record["evaluation/reward_mean"], record["evaluation/reward_std"] = result.mean, result.std
-            record["evaluation/length_mean"] = float(result.lengths.mean())
-            record["evaluation/episodes"] = len(result.returns)
-            self._note_stop(self.callbacks.on_evaluation_end(self, result))
-            goal = settings.stop_at_reward
-            if goal is None or result.mean < goal:
-                return
-            fresh = self._run_evaluation(CONFIRMATION, progress.evaluations)
-            record["evaluation/confirmation_mean"] = fresh.mean
-            if fresh.mean >= goal:
-                words = f"mean reward {result.mean:.4g}, and {fresh.mean:.4g} on fresh seeds, reached {goal:.4g}"
+            confirmation = None
+            if goal is not None and result.mean >= goal:
+                confirmation = self._run_evaluation(CONFIRMATION, progress.evaluations)
+        progress.next_evaluation = next_due(progress.next_evaluation, settings.every_frames, progress.frames)
+        progress.add_evaluation(result.mean)
+        record: dict[str, float | int | str] = {
+            "iteration": progress.iteration,
+            "frames": progress.frames,
+            "evaluation/reward_mean": result.mean,
+            "evaluation/reward_std": result.std,
+            "evaluation/length_mean": float(result.lengths.mean()),
+            "evaluation/episodes": len(result.returns),
+        }
+        if confirmation is not None and goal is not None:
+            record["evaluation/confirmation_mean"] = confirmation.mean
+            if confirmation.mean >= goal:
+                words = f"mean reward {result.mean:.4g}, and {confirmation.mean:.4g} on fresh seeds, reached {goal:.4g}"
                 self._note_stop(Stop(words), "RewardReached")
+        self._log(loggers, record)
+        self._note_stop(self.callbacks.on_evaluation_end(self, result))
 
     def _run_evaluation(self, stream: str, *indices: int) -> EvaluationResult:
         self.observer.on_phase("evaluate")
@@ -383,9 +396,7 @@ class Trainer:
         training = self.training
         records = {
             "algorithm": ComponentRecord.of(training.algorithm, self.algorithm),
-            "network": ComponentRecord.of(
-                training.network.type, self.policy.actor_encoder, training.network.config
-            ),
+            "network": ComponentRecord.of(training.network.type, self.policy.actor_encoder, training.network.config),
         }
         for number, (part, module) in enumerate(zip(training.env.transforms, self.policy.transforms, strict=True)):
             records[f"transforms.{number}"] = ComponentRecord.of(part.type, module, part.config)
@@ -418,7 +429,9 @@ class Trainer:
             folder.truncate_metrics(self.progress.num_records)
         else:
             self.progress.num_records = 0
-        resumed = _Resumed(str(path), "episodeRestart" if differences else resume_class, self.progress.frames, differences)
+        resumed = _Resumed(
+            str(path), "episodeRestart" if differences else resume_class, self.progress.frames, differences
+        )
         words = f"resumed at {self.progress.frames} frames from {path} ({resumed.resume_class})"
         if differences:
             words += f"; numbers may differ from an uninterrupted run: {', '.join(differences)}"
@@ -428,7 +441,12 @@ class Trainer:
         return resumed
 
     def _open_loggers(self, folder: RunFolder, resumed: _Resumed | None) -> Loggers:
-        context = LoggerContext(folder.path, self.job.to_document(), None if resumed is None else resumed.frames)
+        context = LoggerContext(
+            folder.path,
+            self.job.to_document(),
+            resumed_frames=None if resumed is None else resumed.frames,
+            resumed_records=self.progress.num_records,
+        )
         loggers: list[Logger] = [JsonLinesLogger(folder.metrics)]
         for number, part in enumerate(self.training.loggers):
             loggers.append(build("logger", part, context, field=f"spec.training.loggers[{number}]"))

@@ -26,4 +26,6 @@ class Observer:
         """One line that a person should read."""
 
     def on_phase(self, name: str) -> None:
-        """A phase begins: ``collect``, ``learn``, ``evaluate``, ``checkpoint``; also called as a long evaluation goes on."""
+        """A phase begins: ``collect``, ``learn``, ``evaluate``, ``checkpoint``; also called as a long evaluation goes
+        on.
+        """

@@ -81,7 +81,9 @@ class Progress:
 
 
 def next_due(previous: int | None, every: int | None, frames: int) -> int | None:
-    """Return the first multiple of ``every`` above ``frames``; a threshold that was passed triggers once, however far."""
+    """Return the first multiple of ``every`` above ``frames``; a threshold that was passed triggers once, however
+    far.
+    """
     if every is None:
         return None
     return max(previous or 0, (frames // every + 1) * every)

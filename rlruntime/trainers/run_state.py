@@ -49,8 +49,8 @@ class RunState:
     def restore(self, checkpoint: Checkpoint) -> ResumeClass:
         """Put a checkpoint's state back and return the class of this resume.
 
-        Where the environments' state is there, they continue in mid-episode; else they are seeded anew from the seed, their
-        number and the number of the checkpoint, and all else is put back.
+        Where the environments' state is there, they continue in mid-episode; else they are seeded anew from the seed,
+        their number and the number of the checkpoint, and all else is put back.
 
         Raises:
             CheckpointError: the state doesn't fit this run.

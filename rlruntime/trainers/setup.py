@@ -15,8 +15,7 @@ from rlruntime.envs.make import resolve_backend
 from rlruntime.errors import ConfigError
 from rlruntime.policies.actor_critic import ActorCritic
 from rlruntime.policies.observations import is_image, space_leaves
-from rlruntime.spec.training.component import Component
-from rlruntime.spec.training.ppo import PPOConfig
+from rlruntime.spec.training.defaults import with_defaults
 from rlruntime.spec.training.training import TrainingSpec
 
 # Measured on two cores: below this, handing rows to a second thread costs more than it saves.
@@ -24,25 +23,17 @@ _PARAMETERS_PER_THREAD = 200_000
 
 
 def effective_training(training: TrainingSpec) -> TrainingSpec:
-    """Return ``training`` with what is unset or automatic settled, as far as it doesn't depend on the network.
-
-    The backend is resolved, the algorithm's section written out, and `RewardNorm` given the discount of the algorithm.
-    """
-    changes: dict[str, Any] = {}
-    if training.algorithm == "PPO":
-        changes["ppo"] = training.ppo or PPOConfig()
-    gamma = changes["ppo"].gamma if "ppo" in changes else None
+    """Return ``training`` with its defaults written out and its backend resolved."""
+    training = with_defaults(training)
     env = training.env
-    transforms = tuple(_with_gamma(part, gamma) for part in env.transforms)
-    changes["env"] = env.model_copy(update={"backend": resolve_backend(env), "transforms": transforms})
-    return training.model_copy(update=changes)
+    return training.model_copy(update={"env": env.model_copy(update={"backend": resolve_backend(env)})})
 
 
 def resolve_device(requested: str, policy: ActorCritic) -> torch.device:
     """Return the device to learn on.
 
-    ``Auto`` is a rule: the GPU where there is one and the observation holds an image or the network has more than a million
-    parameters, else the CPU, which is faster for small networks.
+    ``Auto`` is a rule: the GPU where there is one and the observation holds an image or the network has more than a
+    million parameters, else the CPU, which is faster for small networks.
 
     Raises:
         ConfigError: the device isn't there.
@@ -68,7 +59,9 @@ def resolve_device(requested: str, policy: ActorCritic) -> torch.device:
 
 
 def resolve_num_threads(requested: int | None, policy: ActorCritic) -> int:
-    """Return the threads of one tensor operation: what was asked for, else one per 200,000 parameters up to the cores."""
+    """Return the threads of one tensor operation: what was asked for, else one per 200,000 parameters up to the
+    cores.
+    """
     if requested is not None:
         return requested
     has_convolution = any(isinstance(module, torch.nn.Conv2d) for module in policy.modules())
@@ -89,12 +82,6 @@ def fingerprint(device: torch.device, num_threads: int, backend: str) -> dict[st
         "python": platform.python_version(),
         "torch": metadata.version("torch"),
     }
-
-
-def _with_gamma(part: Component, gamma: float | None) -> Component:
-    if part.type != "RewardNorm" or gamma is None or part.config.get("gamma") is not None:
-        return part
-    return part.model_copy(update={"config": {**part.config, "gamma": gamma}})
 
 
 def _num_parameters(policy: ActorCritic) -> int:

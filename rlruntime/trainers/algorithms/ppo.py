@@ -27,7 +27,14 @@ from rlruntime.spec.training.ppo import PPOConfig
 from rlruntime.trainers.schedules import schedule_factor
 
 _ADVANTAGE_EPSILON = 1e-8
-_DIAGNOSTICS = ("loss/policy", "loss/value", "policy/entropy", "policy/approx_kl", "policy/clip_fraction", "optim/grad_norm")
+_DIAGNOSTICS = (
+    "loss/policy",
+    "loss/value",
+    "policy/entropy",
+    "policy/approx_kl",
+    "policy/clip_fraction",
+    "optim/grad_norm",
+)
 
 
 class Batch(NamedTuple):
@@ -50,17 +57,24 @@ class Batch(NamedTuple):
 
     def select(self, rows: Tensor) -> Batch:
         """Return the rows, copied."""
-        return self._map(lambda column: column.index_select(0, rows), index_observation(self.observation, rows))
+        return self.map(lambda column: column.index_select(0, rows), index_observation(self.observation, rows))
 
     def narrow(self, start: int, length: int) -> Batch:
         """Return ``length`` rows from ``start``, as views."""
         rows = narrow_observation(self.observation, start, length)
-        return self._map(lambda column: column.narrow(0, start, length), rows)
+        return self.map(lambda column: column.narrow(0, start, length), rows)
 
-    def _map(self, function: Callable[[Tensor], Tensor], observation: ObservationTensor) -> Batch:
-        columns = (function(column) for column in self[1:6] if isinstance(column, Tensor))
-        mask = None if self.action_mask is None else function(self.action_mask)
-        return Batch(observation, *columns, mask)
+    def map(self, function: Callable[[Tensor], Tensor], observation: ObservationTensor) -> Batch:
+        """Apply ``function`` to every column but the observation, which is given."""
+        return Batch(
+            observation=observation,
+            action=function(self.action),
+            behaviour_log_prob=function(self.behaviour_log_prob),
+            behaviour_value=function(self.behaviour_value),
+            advantage=function(self.advantage),
+            target=function(self.target),
+            action_mask=None if self.action_mask is None else function(self.action_mask),
+        )
 
 
 class PPO:
@@ -157,13 +171,20 @@ class PPO:
         value = rollout.value[:-1]
         mask = None if rollout.action_mask is None else rollout.action_mask[:-1].flatten(0, 1)
         observation = flatten_time(map_observation(lambda leaf: leaf[:-1], rollout.observation))
-        columns = (rollout.action, rollout.behaviour_log_prob, value, advantage, advantage + value)
-        rows = Batch(observation, *(column.flatten(0, 1) for column in columns), mask)
+        rows = Batch(
+            observation=observation,
+            action=rollout.action.flatten(0, 1),
+            behaviour_log_prob=rollout.behaviour_log_prob.flatten(),
+            behaviour_value=value.flatten(),
+            advantage=advantage.flatten(),
+            target=(advantage + value).flatten(),
+            action_mask=mask,
+        )
         if rollout.num_valid != rollout.valid.numel():
             rows = rows.select(rollout.valid.flatten().nonzero().squeeze(1))
         if self.device.type != "cpu":
             on_device = map_observation(lambda leaf: leaf.to(self.device), rows.observation)
-            rows = rows._map(lambda column: column.to(self.device), on_device)
+            rows = rows.map(lambda column: column.to(self.device), on_device)
         if self.config.advantage_normalization == "Rollout":
             rows = rows._replace(advantage=_normalised(rows.advantage))
         return rows
@@ -201,7 +222,10 @@ class PPO:
             d_entropy = -entropy_coefficient / advantage.shape[0]
             d_params = distribution.gradient(evaluation, surrogate.gradient, d_entropy)
             d_value = value_loss.gradient * config.value_loss_coefficient
-        torch.autograd.backward((params, value), (d_params, d_value))
+        # The gradients of the heads are known, so what is left to differentiate is their inner product with the
+        # heads. (The same as torch.autograd.backward with two tensors, which imports torch's compiler on its first
+        # call.)
+        (torch.dot(params.flatten(), d_params.flatten()) + torch.dot(value, d_value)).backward()  # type: ignore[no-untyped-call]
         entropy = evaluation.entropy.mean()
         return surrogate.loss, value_loss.loss, entropy, surrogate.approx_kl, surrogate.clip_fraction
 
@@ -211,7 +235,9 @@ class PPO:
 
 
 def minibatch_bounds(num_rows: int, most: int) -> Iterator[tuple[int, int]]:
-    """Yield start and length of the fewest minibatches of at most ``most`` rows, whose lengths differ by at most one."""
+    """Yield start and length of the fewest minibatches of at most ``most`` rows, whose lengths differ by at most
+    one.
+    """
     count = -(-num_rows // most)
     start = 0
     for number in range(count):
@@ -238,6 +264,6 @@ def _require_finite(means: dict[str, float]) -> None:
     for name, value in means.items():
         if value != value or value in (float("inf"), float("-inf")):
             raise RLJobError(
-                f"{name} is {value}: learning has diverged; lower spec.training.ppo.learningRate, set maxGradNorm, or normalise "
-                "observations and rewards with the transforms ObservationNorm and RewardNorm"
+                f"{name} is {value}: learning has diverged; lower spec.training.ppo.learningRate, set maxGradNorm, or "
+                "normalise observations and rewards with the transforms ObservationNorm and RewardNorm"
             )
