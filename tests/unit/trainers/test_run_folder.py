@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,27 @@ folder = RunFolder.create(Path(sys.argv[1]))
 folder.write_manifest({"kind": "RLJob"})
 print("ready", flush=True)
 time.sleep(60)
+"""
+
+FORK = """
+import os, signal, sys, time
+from pathlib import Path
+from rlruntime.trainers.run_folder import RunFolder
+run = RunFolder.create(Path(sys.argv[1]), resume=True)
+ready, done = os.pipe()
+child = os.fork()
+if child == 0:
+    os.write(done, b"x")
+    time.sleep(30)
+    os._exit(0)
+try:
+    os.read(ready, 1)
+    run.close()
+    RunFolder.create(Path(sys.argv[1]), resume=True).close()
+    print("locked again")
+finally:
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
 """
 
 
@@ -112,17 +132,9 @@ def test_second_use_within_one_process_is_refused_too(tmp_path: Path) -> None:
 
 def test_forked_child_that_outlives_the_run_does_not_keep_its_lock(tmp_path: Path) -> None:
     new_run(tmp_path)
-    run = RunFolder.create(tmp_path, resume=True)
-    child = os.fork()
-    if child == 0:
-        time.sleep(30)
-        os._exit(0)
-    try:
-        run.close()
-        RunFolder.create(tmp_path, resume=True).close()
-    finally:
-        os.kill(child, 9)
-        os.waitpid(child, 0)
+    command = [sys.executable, "-c", FORK, str(tmp_path)]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert (finished.returncode, finished.stdout) == (0, "locked again\n"), finished.stderr
 
 
 def test_next_folder_takes_the_number_after_the_highest(tmp_path: Path) -> None:
