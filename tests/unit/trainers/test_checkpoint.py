@@ -144,7 +144,7 @@ def test_checkpoint_is_found_from_a_run_folder_a_checkpoint_folder_and_itself(tm
 
 @pytest.mark.parametrize("mode", ["fresh", "same"])
 def test_sigkill_at_random_moments_never_costs_the_previous_checkpoint(mode: str, tmp_path: Path) -> None:
-    command = [sys.executable, str(KILL_PROGRAM), str(tmp_path / "checkpoints"), "20", "1", mode]
+    command = [sys.executable, str(KILL_PROGRAM), str(tmp_path / "checkpoints"), "14", "1", mode]
     finished = subprocess.run(command, capture_output=True, text=True, timeout=55, check=False)
     assert finished.returncode == 0, finished.stderr
     summary = json.loads(finished.stdout)
