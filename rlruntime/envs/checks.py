@@ -15,6 +15,7 @@ import numpy as np
 from gymnasium import spaces as gs
 
 from rlruntime.envs.protocol import leaf_dtype, leaf_shape
+from rlruntime.envs.sampling import ActionSampler, mask_of
 from rlruntime.envs.spaces import ID_FIELD, EnvLayout, Leaf, describe_spaces, leaf_value
 from rlruntime.errors import ConfigError, EnvironmentFault
 
@@ -42,7 +43,7 @@ def probe(env: gym.Env[Any, Any], *, observation_keys: Sequence[str] = (), field
         env.observation_space, env.action_space, observation_keys=observation_keys, first_info=info, field=field
     )
     _check_observation(observation, layout, "reset", field)
-    _check_step(env, layout, field)
+    _check_step(env, layout, mask_of(observation, info), field)
     return layout
 
 
@@ -58,10 +59,9 @@ def _checked_reset(env: gym.Env[Any, Any], field: str) -> tuple[Any, dict[str, A
     return result
 
 
-def _check_step(env: gym.Env[Any, Any], layout: EnvLayout, field: str) -> None:
-    env.action_space.seed(0)
+def _check_step(env: gym.Env[Any, Any], layout: EnvLayout, mask: Any | None, field: str) -> None:
     try:
-        result: Any = env.step(env.action_space.sample())
+        result: Any = env.step(ActionSampler(env, seed=0).draw(mask))
     except Exception as error:
         raise _fault("step", error) from error
     remedy = "return (observation, reward, terminated, truncated, info)"

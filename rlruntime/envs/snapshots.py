@@ -21,11 +21,12 @@ import types
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 
+from rlruntime.envs.sampling import ActionSampler, mask_of
 from rlruntime.errors import CheckpointError
 
 FORMAT = 1
@@ -135,19 +136,17 @@ def prove_snapshot(make_env: Callable[[], Any]) -> SnapshotProof:
 
 
 def _continues_alike(original: Any, new_env: Callable[[], Any], full: bool) -> bool:
-    original.action_space.seed(_SEED)
-    actions = [original.action_space.sample() for _ in range(_REPLAY_STEPS)]
-    original.reset(seed=_SEED)
-    _, ended = _replay(original, actions[:_WARM_UP_STEPS], ended=False, reset_at=-1)
+    begin = _Moment(False, mask_of(*original.reset(seed=_SEED)))
+    _, moment = _replay(original, _WARM_UP_STEPS, begin, reset_at=-1)
     for reset_at in (_REPLAY_STEPS // 2, 0):
         blob = _capture(original, None, full)
-        expected, next_ended = _replay(original, actions, ended=ended, reset_at=reset_at)
+        expected, later = _replay(original, _REPLAY_STEPS, moment, reset_at=reset_at)
         other = new_env()
         restore(other, blob)
-        found, _ = _replay(other, actions, ended=ended, reset_at=reset_at)
+        found, _ = _replay(other, _REPLAY_STEPS, moment, reset_at=reset_at)
         if not identical(expected, found):
             return False
-        ended = next_ended
+        moment = later
     return True
 
 
@@ -297,31 +296,43 @@ def _model_bytes(model: Any) -> bytes:
     return buffer.tobytes()
 
 
-def _replay(env: Any, actions: list[Any], *, ended: Any, reset_at: int) -> tuple[list[Any], Any]:
-    """Step through the actions, resetting where an episode ended and once in between.
+class _Moment(NamedTuple):
+    """What the next step needs to know: which episodes have ended, and the action mask."""
+
+    ended: Any
+    mask: Any
+
+
+def _replay(env: Any, num_steps: int, moment: _Moment, *, reset_at: int) -> tuple[list[Any], _Moment]:
+    """Step with the same allowed actions each time, resetting where an episode ended and once in between.
 
     Args:
         env: stepped.
-        actions: one per step.
-        ended: which episodes had ended before.
+        num_steps: how often.
+        moment: from which it goes on.
         reset_at: the step before which there is a reset; -1 for none.
 
     Returns:
-        all that came out, and which episodes had ended at the end.
+        all that came out, and the moment at the end.
     """
     batched = isinstance(env, gym.vector.VectorEnv)
     by_mask = batched and env.metadata.get("autoreset_mode") is gym.vector.AutoresetMode.DISABLED
-    record: list[Any] = []
-    for number, action in enumerate(actions):
+    sampler, record = ActionSampler(env, _SEED), []
+    ended, mask = moment
+    for number in range(num_steps):
+        begun: Any = None
         if number == reset_at or (np.any(ended) and not batched):
-            record.append(_copy(env.reset()[0]))
+            begun = env.reset()
         elif by_mask and np.any(ended):
-            record.append(_copy(env.reset(options={"reset_mask": np.array(ended)})[0]))
-        observation, reward, terminated, truncated, info = env.step(action)
-        mask = info.get("action_mask") if isinstance(info, dict) else None
-        record.append([_copy(observation), _copy(reward), _copy(terminated), _copy(truncated), _copy(mask)])
+            begun = env.reset(options={"reset_mask": np.array(ended)})
+        if begun is not None:
+            record.append(_copy(begun[0]))
+            mask = mask_of(*begun)
+        observation, reward, terminated, truncated, info = env.step(sampler.draw(mask))
+        mask = _copy(mask_of(observation, info))
+        record.append([_copy(observation), _copy(reward), _copy(terminated), _copy(truncated), mask])
         ended = np.logical_or(terminated, truncated)
-    return record, ended
+    return record, _Moment(ended, mask)
 
 
 def _copy(value: Any) -> Any:
