@@ -8,14 +8,16 @@ import importlib.util
 import inspect
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
 from rlruntime.envs.spaces import ID_FIELD
 from rlruntime.errors import ConfigError, MissingExtraError, RLJobError
-from rlruntime.spec.training.component import Component
-from rlruntime.spec.training.env import EnvConfig
+
+if TYPE_CHECKING:  # pydantic would double the time that a worker process takes to start
+    from rlruntime.spec.training.component import Component
+    from rlruntime.spec.training.env import EnvConfig
 
 FACTORY_FIELD = "spec.training.env.factory"
 IMPORT_FIELD = "spec.training.env.import"
@@ -95,7 +97,7 @@ def find_spec(config: EnvConfig) -> gym.envs.registration.EnvSpec:
     try:
         return gym.spec(bare)
     except gym.error.Error as error:
-        raise _unknown_id(bare, error) from error
+        raise _unknown_id(bare) from error
 
 
 def load_object(path: str, field: str) -> Any:
@@ -144,11 +146,11 @@ def missing_dependency(error: Exception, field: str = ID_FIELD) -> ConfigError:
     words = str(error)
     if "mujoco" in words.lower():
         return MissingExtraError("the environment", package="mujoco", extra="rljob[mujoco]", field=field)
-    command = re.search(r"`?(pip install [^`]+)`?", words)
+    commands = re.findall(r"`(pip install [^`]+)`", words)
     return ConfigError(
         f"the environment needs a package that is not installed: {words}",
         field=field,
-        remedy=command.group(1).strip() if command else "install it",
+        remedy=" && ".join(commands) if commands else "install it",
     )
 
 
@@ -248,7 +250,7 @@ def _import(name: str, field: str, value: str | None = None) -> Any:
         ) from error
 
 
-def _unknown_id(name: str, error: Exception) -> ConfigError:
+def _unknown_id(name: str) -> ConfigError:
     for pattern, package, module in _PACKAGES:
         if re.fullmatch(pattern, name):
             imported = f"put {module} in {IMPORT_FIELD}"
@@ -260,14 +262,12 @@ def _unknown_id(name: str, error: Exception) -> ConfigError:
                 remedy=imported if installed else f"pip install {package} and {imported}",
             )
     nearest = difflib.get_close_matches(name, list(gym.registry), n=1, cutoff=0.5)
-    hint = f"did you mean {nearest[0]}? " if nearest else ""
-    if isinstance(error, gym.error.VersionNotFound | gym.error.DeprecatedEnv):
-        hint = f"{error} " if not nearest else hint
+    hint = f"did you mean {nearest[0]}? or " if nearest else ""
     return ConfigError(
         "no such environment is registered",
         field=ID_FIELD,
         value=name,
-        remedy=f"{hint}If a package registers it, put its module in {IMPORT_FIELD}".strip(),
+        remedy=f"{hint}put the module that registers it in {IMPORT_FIELD}",
     )
 
 
@@ -296,8 +296,11 @@ def parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def _check_signature(function: Callable[..., Any], kwargs: dict[str, Any], *, what: str, field: str) -> None:
-    known = parameters(function)
-    if not known or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values()):
+    try:
+        known = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values()):
         return
     for name in kwargs:
         if name not in known:

@@ -36,9 +36,9 @@ class EnvPoolVectorEnv(VectorEntryPoint):
     backend = "EnvPool"
 
     def __init__(self, config: EnvConfig) -> None:
-        self._config, self._envpool = config, _import_envpool()
         if config.factory is not None:
             raise ConfigError("EnvPool runs its own environments only", field=BACKEND_FIELD, remedy="give an id")
+        self._config, self._envpool = config, _import_envpool()
         _check_id(self._envpool, config)
         super().__init__(config, lambda: self._build([0] * config.num_envs))
 

@@ -118,5 +118,5 @@ def no_action_allowed(copy: int, episode_step: int, total_step: int) -> Unlearna
 def mask_missing(copy: int, episode_step: int, total_step: int) -> UnlearnableFault:
     """Return the fault for an ``info`` that lacks its mask."""
     return UnlearnableFault(
-        f"{where(copy, episode_step, total_step)}: info has no action_mask, although its first reset had"
+        f"{where(copy, episode_step, total_step)}: info has no action_mask, although its first reset had one"
     )

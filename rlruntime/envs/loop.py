@@ -19,6 +19,7 @@ from gymnasium import spaces as gs
 
 from rlruntime.envs import faults
 from rlruntime.envs.protocol import StepSlot
+from rlruntime.envs.quick_spaces import quicken
 from rlruntime.envs.snapshots import SnapshotProof, capture, prove_snapshot, restore
 from rlruntime.envs.spaces import MASK_KEY, EnvLayout, flat_mask, leaf_value
 from rlruntime.errors import CheckpointError
@@ -49,7 +50,9 @@ class LoopVectorEnv:
         self._envs: list[gym.Env[Any, Any]] = []
         try:
             for _ in range(num_envs):
-                self._envs.append(make_env())
+                env = make_env()
+                quicken(env)
+                self._envs.append(env)
         except BaseException:
             self.close()
             raise
@@ -103,8 +106,8 @@ class LoopVectorEnv:
 
     def step(self, actions: np.ndarray, out: StepSlot) -> None:
         """Step every copy with ``actions [B, ...]`` and write the outcome; see `VectorEnv.step`."""
-        calls, rewards, single_array = self._calls, self._rewards, self._single_array
-        observations: Any = out.observation
+        calls, rewards = self._calls, self._rewards
+        observations: Any = out.observation if self._single_array else None
         ended: list[tuple[int, Any, Any]] = []
         results: list[tuple[Any, Any]] | None = [] if self._mask_source else None
         self._total_steps = total = self._total_steps + 1
@@ -112,7 +115,7 @@ class LoopVectorEnv:
         try:
             for i, action in enumerate(env_actions):
                 observation, rewards[i], terminated, truncated, info = calls[i](action)
-                if single_array:
+                if observations is not None:
                     observations[i] = observation
                 else:
                     self._write_row(out, i, observation)
@@ -189,8 +192,8 @@ class LoopVectorEnv:
             raise ValueError(f"{self.num_envs} copies need as many actions, got shape {actions.shape}")
         layout = self._layout
         if self._has_start:
-            return list((actions + layout.action_start).astype(layout.action_dtype))
-        return list(np.array(actions, layout.action_dtype))
+            actions = actions + layout.action_start
+        return list(actions.astype(layout.action_dtype))
 
     def _write_row(self, out: StepSlot, i: int, observation: Any) -> None:
         target = out.observation

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from functools import partial
+from typing import TYPE_CHECKING
 
 from rlruntime.envs import build
 from rlruntime.envs.build import make_single_env
@@ -11,7 +12,9 @@ from rlruntime.envs.checks import probe
 from rlruntime.envs.protocol import VectorEnv
 from rlruntime.envs.spaces import EnvLayout
 from rlruntime.errors import ConfigError
-from rlruntime.spec.training.env import EnvConfig
+
+if TYPE_CHECKING:
+    from rlruntime.spec.training.env import EnvConfig
 
 __all__ = ["describe", "make_single_env", "make_vector_env", "register_heavy", "resolve_backend"]
 
@@ -78,7 +81,7 @@ def make_vector_env(
     """
     changed = {name: value for name, value in (("num_envs", num_envs), ("backend", backend)) if value is not None}
     if changed:
-        config = EnvConfig.model_validate({**config.model_dump(), **changed})
+        config = type(config).model_validate({**config.model_dump(), **changed})
     chosen = resolve_backend(config)
     if render_mode is not None and chosen != "Loop":
         raise ConfigError(f"the backend {chosen} can't render", remedy="use the backend Loop")

@@ -147,7 +147,7 @@ class ProcessPool:
         timeout_s = self._start_timeout_s
         deadline = time.monotonic() + timeout_s
         for worker in self._workers:
-            worker.send(messages.PREPARE, Prepare(self._config, worker.index == 0), timeout_s=timeout_s)
+            worker.send(messages.PREPARE, Prepare(self._config.model_dump(), worker.index == 0), timeout_s=timeout_s)
         answers = [worker.answer("start", deadline, timeout_s) for worker in self._workers]
         layout: EnvLayout = answers[0]
         self._shared = plan_shared_layout(layout.spaces, self.num_envs)
@@ -201,7 +201,7 @@ class ProcessPool:
         self._workers[worker.index] = fresh
         seeds = [_restart_seed(seed, self.restarts) for seed in self._seeds[worker.first : worker.last]]
         orders = (
-            (messages.PREPARE, Prepare(self._config, False)),
+            (messages.PREPARE, Prepare(self._config.model_dump(), False)),
             (messages.BUILD, Build(self._layout, self._shared, worker.first, worker.last)),
             (messages.RESET, seeds),
         )

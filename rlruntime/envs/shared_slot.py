@@ -109,14 +109,14 @@ def copy_slot(source: StepSlot, target: StepSlot) -> None:
     if isinstance(source.observation, dict):
         assert isinstance(target.observation, dict)
         for key, array in source.observation.items():
-            np.copyto(target.observation[key], array)
+            target.observation[key][...] = array
     else:
         assert not isinstance(target.observation, dict)
-        np.copyto(target.observation, source.observation)
-    np.copyto(target.reward, source.reward)
-    np.copyto(target.terminated, source.terminated)
-    np.copyto(target.truncated, source.truncated)
-    np.copyto(target.valid, source.valid)
+        target.observation[...] = source.observation
+    target.reward[...] = source.reward
+    target.terminated[...] = source.terminated
+    target.truncated[...] = source.truncated
+    target.valid[...] = source.valid
     if source.action_mask is not None:
         assert target.action_mask is not None
-        np.copyto(target.action_mask, source.action_mask)
+        target.action_mask[...] = source.action_mask

@@ -18,7 +18,8 @@ import threading
 import traceback
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
@@ -31,7 +32,9 @@ from rlruntime.envs.protocol import StepSlot
 from rlruntime.envs.shared_slot import SharedLayout, map_arrays, slot_of
 from rlruntime.envs.spaces import EnvLayout
 from rlruntime.errors import ConfigError, EnvironmentFault, one_line
-from rlruntime.spec.training.env import EnvConfig
+
+if TYPE_CHECKING:
+    from rlruntime.spec.training.env import EnvConfig
 
 TRACE_SIGNAL = signal.SIGUSR1
 _PR_SET_PDEATHSIG = 1
@@ -42,11 +45,12 @@ class Prepare:
     """First message: the environment, and whether to describe it.
 
     Attributes:
-        config: the environment.
+        config: fields of the `EnvConfig` by their Python names. It travels without its class, since importing pydantic
+            would double the time that a worker takes to start.
         describe: whether to answer with its `EnvLayout`, instead of only importing what it needs.
     """
 
-    config: EnvConfig
+    config: dict[str, Any]
     describe: bool
 
 
@@ -142,9 +146,9 @@ class _Server:
         return messages.DONE, None
 
     def _prepare(self, order: Prepare) -> tuple[bytes, Any]:
-        self._config = order.config
-        import_modules(order.config)
-        return messages.VALUE, describe(order.config) if order.describe else None
+        self._config = config = _from_fields(order.config)
+        import_modules(config)
+        return messages.VALUE, describe(config) if order.describe else None
 
     def _build(self, order: Build) -> tuple[bytes, Any]:
         assert self._config is not None
@@ -154,6 +158,12 @@ class _Server:
         make = partial(make_single_env, self._config)
         self._env = LoopVectorEnv(make, order.layout, order.last - order.first, first_copy=order.first)
         return messages.DONE, None
+
+
+def _from_fields(fields: dict[str, Any]) -> EnvConfig:
+    """Return what serves as the config here: the same attributes, without the class."""
+    wrappers = tuple(SimpleNamespace(**wrapper) for wrapper in fields["wrappers"])
+    return cast("EnvConfig", SimpleNamespace(**{**fields, "wrappers": wrappers}))
 
 
 def _to_worker_error(error: Exception) -> WorkerError:
