@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
-import os
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
 from rlruntime.envs import build
+from rlruntime.envs.process_pool import usable_cores
 from rlruntime.envs.spaces import ID_FIELD
 from rlruntime.envs.vectorised import VectorEntryPoint
 from rlruntime.errors import ConfigError, MissingExtraError
@@ -62,7 +62,7 @@ class EnvPoolVectorEnv(VectorEntryPoint):
         kwargs = dict(config.kwargs)
         if config.max_episode_steps is not None:
             kwargs["max_episode_steps"] = config.max_episode_steps
-        threads = config.num_workers or os.cpu_count() or 1
+        threads = config.num_workers or usable_cores()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about the precision of bounds, on every construction
             try:
@@ -101,10 +101,10 @@ def _check_id(envpool: Any, config: EnvConfig) -> None:
     if config.id not in known:
         wanted = str(config.id).rpartition("/")[2]
         nearest = difflib.get_close_matches(wanted, known, n=1)
-        hint = f"did you mean {nearest[0]}? " if nearest else ""
+        hint = f"did you mean {nearest[0]}? or " if nearest else ""
         raise ConfigError(
             "EnvPool has no such environment",
             field=ID_FIELD,
             value=config.id,
-            remedy=f"{hint}Or use another backend",
+            remedy=f"{hint}use another backend",
         )

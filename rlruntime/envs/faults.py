@@ -10,13 +10,18 @@ from typing import Any
 import numpy as np
 
 from rlruntime.envs.protocol import StepSlot
-from rlruntime.errors import EnvironmentFault, shorten
+from rlruntime.errors import EXIT_CONFIG, EnvironmentFault, shorten
 
 _SMALL = 4096
 
 
 class UnlearnableFault(EnvironmentFault):
-    """An environment returned numbers that can't be learned from: NaN, infinity, a mask that allows nothing."""
+    """An environment returned numbers that can't be learned from: NaN, infinity, a mask that allows nothing.
+
+    It would do so again: the exit code is that of a configuration that can never work.
+    """
+
+    exit_code = EXIT_CONFIG
 
 
 def where(copy: int, episode_step: int, total_step: int) -> str:
