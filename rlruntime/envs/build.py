@@ -80,6 +80,14 @@ def make_single_env(config: EnvConfig, render_mode: str | None = None) -> gym.En
     env = _from_factory(config, render_mode) if config.factory is not None else _from_id(config, render_mode)
     for i, wrapper in enumerate(config.wrappers):
         env = _wrap(env, wrapper, f"{WRAPPERS_FIELD}[{i}]")
+    if render_mode is not None and env.render_mode != render_mode:
+        env.close()
+        raise ConfigError(
+            f"the environment does not render as {render_mode}",
+            field=env_field(config),
+            value=env_name(config),
+            remedy="let it take render_mode and keep it as an attribute",
+        )
     return env
 
 

@@ -80,10 +80,16 @@ def restore(env: Any, blob: bytes) -> Any:
     """Put a state into an environment built the same way, reset or not, and return ``extra`` of `capture`.
 
     Raises:
-        CheckpointError: the state is of another environment or of another format.
+        CheckpointError: the state is of another environment or of another format, or can't be read.
     """
     links = list(_links(env))
-    document = _Unpickler(io.BytesIO(blob), links).load()
+    try:
+        document = _Unpickler(io.BytesIO(blob), links).load()
+    except Exception as error:
+        raise CheckpointError(
+            f"the environment snapshot can't be read: {type(error).__name__}: {error}",
+            remedy="build the environment as it was built then",
+        ) from error
     if document["format"] != FORMAT:
         raise CheckpointError("the environment snapshot has another format", value=document["format"])
     names = [_type_name(link) for link in links]

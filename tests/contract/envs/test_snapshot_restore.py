@@ -136,6 +136,17 @@ def test_a_snapshot_of_another_environment_is_refused() -> None:
     assert str(caught.value).startswith("the environment snapshot is of another environment (got 'gymnasium.wrappers.")
 
 
+def test_a_snapshot_that_was_cut_short_is_refused() -> None:
+    env = make("CartPole-v1")
+    env.reset(seed=0)
+    blob = capture(env)
+    assert blob is not None
+    with pytest.raises(
+        CheckpointError, match="the environment snapshot can't be read: UnpicklingError: pickle data was"
+    ):
+        restore(env, blob[: len(blob) // 2])
+
+
 def test_a_snapshot_of_another_number_of_copies_is_refused() -> None:
     env = make_vector_env(EnvConfig(id="CartPole-v1", num_envs=2))
     with pytest.raises(CheckpointError, match="the snapshot holds 3 environment copies, the job has 2"):

@@ -202,6 +202,15 @@ def test_auto_is_the_loop_unless_the_environment_is_registered_as_heavy() -> Non
     assert resolve_backend(config(factory="toy_envs:HeavyEnv")) == "ProcessPool"
 
 
+def test_an_environment_that_does_not_render_says_so() -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_single_env(config(factory="toy_envs:CountingEnv"), render_mode="rgb_array")
+    assert str(caught.value) == (
+        f"{ENV}.factory: the environment does not render as rgb_array (got 'toy_envs:CountingEnv'); "
+        "let it take render_mode and keep it as an attribute"
+    )
+
+
 def test_only_the_loop_renders() -> None:
     env = make_vector_env(config(id="CartPole-v1", numEnvs=1), render_mode="rgb_array")
     env.close()
