@@ -148,15 +148,15 @@ def test_a_worker_killed_from_outside_between_steps_is_noticed_by_the_next(pools
 
 
 def test_a_hang_in_step_ends_at_the_deadline_with_the_stack_of_where_it_hung(pools: list[ProcessPool]) -> None:
-    pool, slot = start(pools, config(fault="hang", step_timeout_s=1.0))
+    pool, slot = start(pools, config(fault="hang", step_timeout_s=2.0))
     pid = pool.worker_pids[1]
     step(pool, slot)
     began = time.monotonic()
     with pytest.raises(EnvironmentFault) as caught:
         step(pool, slot)
-    assert 0.9 < time.monotonic() - began < 4.0
+    assert 1.9 < time.monotonic() - began < 8.0
     assert str(caught.value) == (
-        f"environment worker 1 (pid {pid}, copies 2-3) did not finish step within 1 s and was killed"
+        f"environment worker 1 (pid {pid}, copies 2-3) did not finish step within 2 s and was killed"
     )
     assert "in spin_forever" in caught.value.worker_traceback
     assert not psutil.pid_exists(pid)
@@ -168,13 +168,13 @@ def test_closing_does_not_wait_for_a_worker_that_hangs(pools: list[ProcessPool])
     os.kill(pids[0], signal.SIGSTOP)
     began = time.monotonic()
     pool.close()
-    assert time.monotonic() - began < 6.0
+    assert time.monotonic() - began < 10.0
     assert not any(map(psutil.pid_exists, pids))
 
 
 @pytest.mark.parametrize("fault", ["raise", "exit", "hang"])
 def test_with_restart_workers_its_copies_begin_anew_and_the_others_go_on(pools: list[ProcessPool], fault: str) -> None:
-    pool, slot = start(pools, config(fault=fault, restart=True, step_timeout_s=2.0, length=5))
+    pool, slot = start(pools, config(fault=fault, restart=True, step_timeout_s=4.0, length=5))
     pids = pool.worker_pids
     step(pool, slot)
     step(pool, slot)
