@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from rlruntime.cli.output import print_error
 from rlruntime.errors import EXIT_FAULT, EXIT_SIGINT, MissingExtraError, RLJobError
 
-COMMANDS: tuple[str, ...] = ("run", "validate", "evaluate", "export", "crd", "schema", "version")
+COMMANDS: tuple[str, ...] = ("run", "validate", "evaluate", "export", "tune_env", "crd", "schema", "version")
 """Modules of this package, each with a function ``add_parser(subparsers)``, in the order of the help.
 
 It adds a parser and sets its default ``handler``: a function from the parsed arguments to the exit code.

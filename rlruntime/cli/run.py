@@ -37,9 +37,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--grace-seconds",
         type=float,
-        default=3.0,
+        default=2.5,
         metavar="S",
-        help="after a signal, how long to wait for the next phase before the last state is saved (default: 3)",
+        help="after a signal, how long to wait for the next phase before the last state is saved (default: 2.5)",
     )
     parser.set_defaults(handler=run)
 

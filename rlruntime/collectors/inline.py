@@ -60,6 +60,11 @@ class InlineCollector:
         self._tracker = EpisodeTracker(self.env.num_envs)
         self._has_observation, self._last_row = True, 0
 
+    def start(self) -> None:
+        """Do what `reset` does, unless there are episodes already; `collect` does it by itself."""
+        if not self._has_observation:
+            self.reset()
+
     def collect(self) -> Rollout:
         """Return the next rollout; it stays valid until the next call.
 

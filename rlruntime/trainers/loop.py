@@ -156,6 +156,7 @@ class Trainer:
         self._write_lock = threading.Lock()
         self._store: CheckpointStore | None = None
         self._folder: RunFolder | None = None
+        self._loggers: Loggers | None = None
         self._last_checkpoint: Path | None = None
 
     def run(self, folder: RunFolder, *, resume: bool = False) -> dict[str, Any]:
@@ -176,13 +177,12 @@ class Trainer:
         torch.set_num_threads(self.num_threads)
         started = perf_counter()
         self._folder = folder
-        loggers: Loggers | None = None
         try:
             self._store = CheckpointStore(folder.checkpoints, self.training.checkpoint.keep)
             resumed = self._restore(folder, resume)
             folder.write_manifest(self.job.to_document())
-            loggers = self._open_loggers(folder, resumed)
-            outcome, final = self._train(loggers)
+            self._loggers = self._open_loggers(folder, resumed)
+            outcome, final = self._train(self._loggers)
             result = self._result(outcome, final, resumed, perf_counter() - started)
             folder.write_result(result)
             return result
@@ -191,22 +191,32 @@ class Trainer:
             raise
         finally:
             torch.set_num_threads(threads_before)
-            self._close(loggers)
+            self._close()
 
-    def save_last_snapshot(self) -> None:
-        """Write the state of the last boundary; safe to call from another thread while the loop is stuck in a phase."""
+    def save_last_snapshot(self, wait_s: float = 60.0) -> None:
+        """Write the state of the last boundary; safe to call from another thread while the loop is stuck in a phase.
+
+        Args:
+            wait_s: most seconds to wait for a checkpoint that another thread is writing; after them that one must do.
+        """
         snapshot, store, folder = self._snapshot, self._store, self._folder
         if snapshot is None or store is None or folder is None:
             return
-        with self._write_lock:
+        if not self._write_lock.acquire(timeout=wait_s):
+            return
+        try:
             if not snapshot.written:
+                if self._loggers is not None:
+                    self._loggers.sync()
                 self._last_checkpoint = store.write(snapshot.state, snapshot.info)
                 save_policy(self.policy, folder.path / POLICY_FILE, snapshot.state["policy"])
                 snapshot.written = True
+        finally:
+            self._write_lock.release()
 
     def abandon(self, signum: int) -> None:
         """Save the last boundary and say so in the result, for a process that is about to be ended by a signal."""
-        self.save_last_snapshot()
+        self.save_last_snapshot(wait_s=0.5)
         if self._folder is not None:
             outcome = Outcome("Stopped", "Signal", f"stopped by signal {signum}; continue with --resume")
             self._folder.write_result(self._result(outcome, None, None, self.timers.totals().get("collect", 0.0)))
@@ -216,6 +226,7 @@ class Trainer:
     def _train(self, loggers: Loggers) -> tuple[Outcome, EvaluationResult | None]:
         try:
             self._note_stop(self.callbacks.on_setup(self))
+            self.collector.start()
             self.state.capture()  # the first one proves that the environments' state can be restored; it isn't timed
             self.observer.on_start(self.progress)
             while True:
@@ -512,11 +523,11 @@ class Trainer:
         except RLJobError as second:
             error.add_note(str(second))
 
-    def _close(self, loggers: Loggers | None) -> None:
+    def _close(self) -> None:
         """Close everything, whatever else fails on the way."""
         closers: list[Callable[[], None]] = [lambda: self.callbacks.on_shutdown(self)]
-        if loggers is not None:
-            closers.append(loggers.close)
+        if self._loggers is not None:
+            closers.append(self._loggers.close)
         closers += [self.evaluator.close, self.collector.close]
         failures: list[Exception] = []
         for close in closers:

@@ -61,8 +61,8 @@ class RunState:
             self.algorithm.load_state_dict(state["algorithm"])
             self.progress.load_state_dict(state["progress"])
             self.callbacks.load_state_dict(state["callbacks"])
-            environments = state["environments"]
-            if environments is not None and len(environments) == self.collector.env.num_envs:
+            environments = [blob for blob in state["environments"] or () if blob is not None]
+            if len(environments) == self.collector.env.num_envs:
                 self.collector.load_state_dict(state["collector"])
                 self.collector.env.restore(environments)
                 return "exact"

@@ -1,0 +1,170 @@
+"""Seeds in, same numbers out: for every backend, whatever else is done beside training, and after a stop."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_jobs import built_trainer, policy_bytes, records, run_job, small_job, timeless
+
+from rlruntime.errors import CheckpointError
+from rlruntime.trainers.run_folder import RunFolder
+
+NORMALISED = [{"type": "ObservationNorm"}, {"type": "RewardNorm"}]
+CHEETAH = {
+    "env": {"id": "HalfCheetah-v5", "numEnvs": 2, "maxEpisodeSteps": 37, "transforms": NORMALISED},
+    "evaluation": {"everyFrames": 300, "episodes": 1},
+}
+
+
+@pytest.mark.parametrize("backend", ["Loop", "VectorEntryPoint", "ProcessPool"])
+def test_two_runs_of_one_seed_give_the_same_metrics_and_policy(backend: str, tmp_path: Path) -> None:
+    job = small_job(env={"id": "CartPole-v1", "numEnvs": 4, "backend": backend, "numWorkers": 2})
+    for name in ("a", "b"):
+        run_job(job, tmp_path / name)
+    assert len(records(tmp_path / "a")) > 12
+    assert timeless(tmp_path / "a") == timeless(tmp_path / "b")
+    assert policy_bytes(tmp_path / "a") == policy_bytes(tmp_path / "b")
+
+
+def test_another_seed_gives_other_numbers(tmp_path: Path) -> None:
+    run_job(small_job(seed=1), tmp_path / "a")
+    run_job(small_job(seed=2), tmp_path / "b")
+    assert timeless(tmp_path / "a") != timeless(tmp_path / "b")
+
+
+def test_a_run_neither_reads_nor_moves_the_global_random_states(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    run_job(small_job(), tmp_path / "a")
+    torch.manual_seed(2)
+    np.random.seed(3)
+    random.seed(4)
+    before = (torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate())
+    run_job(small_job(), tmp_path / "b")
+    after = (torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate())
+    assert timeless(tmp_path / "a") == timeless(tmp_path / "b")
+    assert torch.equal(before[0], after[0])
+    assert before[1:] == after[1:]
+
+
+def test_adding_evaluations_and_checkpoints_does_not_change_training(tmp_path: Path) -> None:
+    run_job(small_job(evaluation={}, checkpoint={}), tmp_path / "a")
+    run_job(
+        small_job(evaluation={"everyFrames": 100, "deterministic": False}, checkpoint={"everyFrames": 90}),
+        tmp_path / "b",
+    )
+    training = [record for record in timeless(tmp_path / "b") if "evaluation/reward_mean" not in record]
+    assert len(timeless(tmp_path / "b")) > len(training) + 5
+    assert timeless(tmp_path / "a") == training
+    assert policy_bytes(tmp_path / "a") == policy_bytes(tmp_path / "b")
+
+
+def test_two_trainers_in_one_process_do_not_meet(tmp_path: Path) -> None:
+    run_job(small_job(), tmp_path / "alone")
+    first, second = built_trainer(small_job()), built_trainer(small_job(seed=9))
+    for trainer, name in ((second, "second"), (first, "first")):
+        with RunFolder.create(tmp_path / name) as folder:
+            trainer.run(folder)
+    assert timeless(tmp_path / "first") == timeless(tmp_path / "alone")
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        pytest.param({}, id="CartPole"),
+        pytest.param({"env": {"id": "Acrobot-v1", "numEnvs": 4, "backend": "ProcessPool", "numWorkers": 2}}, id="pool"),
+        pytest.param({"env": {"id": "CartPole-v1", "numEnvs": 4, "backend": "VectorEntryPoint"}}, id="entry-point"),
+        pytest.param(
+            {"env": {"id": "Pendulum-v1", "numEnvs": 4, "maxEpisodeSteps": 33, "transforms": NORMALISED}}, id="Pendulum"
+        ),
+        pytest.param(CHEETAH, id="HalfCheetah"),
+    ],
+)
+@pytest.mark.parametrize("stop_after", [5, 9])
+def test_a_resumed_run_ends_with_the_numbers_of_an_uninterrupted_one(
+    training: dict[str, Any], stop_after: int, tmp_path: Path
+) -> None:
+    job = small_job(**training)
+    whole = run_job(job, tmp_path / "whole")
+    stopped = run_job(job, tmp_path / "cut", stop_after=stop_after)
+    assert (stopped["status"], stopped["reason"], stopped["resumeClass"]) == ("Stopped", "Signal", "exact")
+    assert 0 < stopped["frames"] < whole["frames"]
+    resumed = run_job(job, tmp_path / "cut", resume=True)
+    assert resumed["status"] == "Succeeded"
+    assert resumed["resumed"] == {
+        "from": str(tmp_path / "cut" / stopped["checkpoint"]),
+        "class": "exact",
+        "frames": stopped["frames"],
+        "differences": [],
+    }
+    assert timeless(tmp_path / "cut") == timeless(tmp_path / "whole")
+    assert policy_bytes(tmp_path / "cut") == policy_bytes(tmp_path / "whole")
+    assert resumed["evaluation"] == whole["evaluation"]
+
+
+def test_a_run_resumed_from_an_older_checkpoint_drops_later_records_and_ends_the_same(tmp_path: Path) -> None:
+    job = small_job(checkpoint={"everyFrames": 200, "keep": 9})
+    run_job(job, tmp_path / "whole")
+    run_job(job, tmp_path / "cut", stop_after=10)
+    # As if the process had been killed: the newest checkpoint is gone, the metrics are ahead of what is left.
+    checkpoints = sorted((tmp_path / "cut" / "checkpoints").glob("step-*"), key=lambda path: int(path.name[5:]))
+    (tmp_path / "cut" / "checkpoints" / "latest").write_text(f"{checkpoints[0].name}\n")
+    result = run_job(job, tmp_path / "cut", resume=True)
+    assert result["resumed"]["from"] == str(checkpoints[0])
+    assert timeless(tmp_path / "cut") == timeless(tmp_path / "whole")
+    assert policy_bytes(tmp_path / "cut") == policy_bytes(tmp_path / "whole")
+
+
+def test_a_run_stopped_in_its_first_iteration_resumes_from_the_start(tmp_path: Path) -> None:
+    job = small_job()
+    run_job(job, tmp_path / "whole")
+    stopped = run_job(job, tmp_path / "cut", stop_after=0)
+    assert (stopped["frames"], stopped["checkpoint"]) == (0, "checkpoints/step-0")
+    run_job(job, tmp_path / "cut", resume=True)
+    assert timeless(tmp_path / "cut") == timeless(tmp_path / "whole")
+
+
+def test_an_environment_that_cannot_be_restored_restarts_its_episodes_and_says_so(tmp_path: Path) -> None:
+    job = small_job(env={"factory": "trainer_envs:unsaveable", "numEnvs": 4})
+    stopped = run_job(job, tmp_path / "a", stop_after=6)
+    assert stopped["resumeClass"] == "episodeRestart"
+    resumed = run_job(job, tmp_path / "a", resume=True)
+    assert (resumed["status"], resumed["resumed"]["class"]) == ("Succeeded", "episodeRestart")
+    assert resumed["resumed"]["frames"] == stopped["frames"]
+    iterations = [record["iteration"] for record in records(tmp_path / "a") if "episodes" in record]
+    assert iterations == list(range(1, resumed["iterations"] + 1))
+
+
+def test_a_finished_run_can_be_resumed_and_only_evaluates_again(tmp_path: Path) -> None:
+    job = small_job()
+    first = run_job(job, tmp_path / "a")
+    before = timeless(tmp_path / "a")
+    second = run_job(job, tmp_path / "a", resume=True)
+    assert (second["status"], second["frames"]) == ("Succeeded", first["frames"])
+    assert second["evaluation"] == first["evaluation"]
+    assert timeless(tmp_path / "a") == before
+
+
+def test_another_network_is_refused_at_resume_and_leaves_the_run_as_it_was(tmp_path: Path) -> None:
+    run_job(small_job(), tmp_path / "a")
+    result = (tmp_path / "a" / "result.json").read_bytes()
+    other = small_job(network={"type": "MLP", "config": {"hiddenSizes": [17]}})
+    with pytest.raises(CheckpointError, match=r"network MLP .*\[16\].* this run has MLP .*\[17\]"):
+        run_job(other, tmp_path / "a", resume=True)
+    assert (tmp_path / "a" / "result.json").read_bytes() == result
+    run_job(small_job(), tmp_path / "a", resume=True)
+
+
+def test_resume_from_continues_another_job_and_init_from_takes_its_policy_alone(tmp_path: Path) -> None:
+    run_job(small_job(), tmp_path / "whole")
+    stopped = run_job(small_job(), tmp_path / "cut", stop_after=8)
+    continued = run_job(small_job(checkpoint={"resumeFrom": str(tmp_path / "cut")}), tmp_path / "new")
+    assert continued["resumed"]["frames"] == stopped["frames"]
+    assert continued["resumed"]["class"] == "episodeRestart"
+    assert continued["frames"] >= 960
+    begun = run_job(small_job(totalFrames=60, checkpoint={"initFrom": str(tmp_path / "whole")}), tmp_path / "init")
+    assert (begun["iterations"], begun["resumed"]) == (1, None)
