@@ -104,8 +104,9 @@ def summary(result: EvaluationResult) -> dict[str, Any]:
 def lines(document: dict[str, Any]) -> list[str]:
     """Return the outcome for people."""
     actions = "most probable actions" if document["deterministic"] else "sampled actions"
+    episodes = "1 episode" if document["episodes"] == 1 else f"{document['episodes']} episodes"
     text = [
-        f"{document['name']}: {document['episodes']} {'episode' if document['episodes'] == 1 else 'episodes'}, {actions}, seed {document['seed']}",
+        f"{document['name']}: {episodes}, {actions}, seed {document['seed']}",
         f"  reward  mean {document['rewardMean']:.6g}  std {document['rewardStd']:.6g}"
         f"  min {document['rewardMin']:.6g}  max {document['rewardMax']:.6g}",
         f"  length  mean {document['lengthMean']:.6g}  min {document['lengthMin']}  max {document['lengthMax']}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 from collections.abc import Sequence
@@ -98,25 +97,24 @@ def _record(
 def _make(config: EnvConfig) -> gym.Env[Any, Any]:
     for name in ("SDL_VIDEODRIVER", "SDL_AUDIODRIVER"):  # Pygame draws into memory here: no window, no sound
         os.environ.setdefault(name, "dummy")
+    if config.id is not None:  # Gymnasium would only warn
+        modes = _class_metadata(config).get("render_modes") or []
+        if _RENDER_MODE not in modes:
+            raise ConfigError(
+                f"the environment can't render images: its metadata['render_modes'] is {list(modes)}",
+                field=env_field(config),
+                value=config.id,
+                remedy=f"add {_RENDER_MODE!r} to it and a render method, or leave --video out",
+            )
+    return make_single_env(config, _RENDER_MODE)
+
+
+def _class_metadata(config: EnvConfig) -> dict[str, Any]:
     env = make_single_env(config)
-    modes = env.metadata.get("render_modes") or []
-    with contextlib.suppress(Exception):
+    try:
+        return dict(env.metadata)
+    finally:
         env.close()
-    if _RENDER_MODE not in modes:
-        raise ConfigError(
-            f"the environment {env_name(config)} can't render images: its metadata['render_modes'] has {list(modes)}",
-            field=env_field(config),
-            remedy=f"add {_RENDER_MODE!r} and a render method, or leave --video out",
-        )
-    env = make_single_env(config, _RENDER_MODE)
-    if env.render_mode != _RENDER_MODE:
-        env.close()
-        raise ConfigError(
-            f"the environment {env_name(config)} did not take render_mode={_RENDER_MODE!r}",
-            field=env_field(config),
-            remedy="give the factory a parameter render_mode and hand it on, or leave --video out",
-        )
-    return env
 
 
 def _frame(env: gym.Env[Any, Any], config: EnvConfig) -> np.ndarray:

@@ -6,6 +6,7 @@ needed to build the modules again: spaces, network, transforms.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -194,7 +195,8 @@ def save_policy(policy: ActorCritic, path: Path, state: Mapping[str, Tensor] | N
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except (OSError, SafetensorError) as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise StorageError(f"can't write the policy {path}: {error}; free space or choose another folder") from None
 
 

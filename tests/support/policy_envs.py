@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -16,8 +16,6 @@ class NoiseEnv(gym.Env[Any, Any]):
 
     With ``mask`` it says in ``info`` which actions are allowed: about half, never none.
     """
-
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 5}
 
     def __init__(self, observation: gym.Space[Any], action: gym.Space[Any], mask: bool = False) -> None:
         self.observation_space, self.action_space, self.mask = observation, action, mask
@@ -81,12 +79,29 @@ def dict_env() -> gym.Env[Any, Any]:
 
 def multi_discrete_env() -> gym.Env[Any, Any]:
     """A category in, a table of categories out, in the small integers that some environments use."""
-    return NoiseEnv(spaces.Discrete(6), spaces.MultiDiscrete([[2, 3], [4, 2]], dtype=np.int32))
+    return NoiseEnv(spaces.Discrete(6), spaces.MultiDiscrete(np.array([[2, 3], [4, 2]]), "int32"))
 
 
 def box_env() -> gym.Env[Any, Any]:
     """Numbers far from 0, and actions in a float64 box that float32 can't hold exactly."""
     return NoiseEnv(spaces.Box(90, 110, (3,), np.float32), spaces.Box(-0.1, 0.3, (2, 2), np.float64))
+
+
+class DrawingEnv(NoiseEnv):
+    """Says that it renders, but ``drawing`` is ``nothing``, or ``fails``."""
+
+    def __init__(self, drawing: str, render_mode: str | None = None) -> None:
+        super().__init__(spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(2))
+        self.drawing, self.render_mode = drawing, render_mode
+
+    def render(self) -> Any:
+        if self.drawing == "fails":
+            raise OSError("no display")
+
+
+def drawing_env(drawing: str, render_mode: str | None = None) -> gym.Env[Any, Any]:
+    """Return a DrawingEnv."""
+    return DrawingEnv(drawing, render_mode)
 
 
 class StatefulNetwork(nn.Module):

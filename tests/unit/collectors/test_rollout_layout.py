@@ -158,7 +158,8 @@ def test_a_dict_observation_nests_and_masks_come_along() -> None:
     env = make_vector_env(training.env)
     collector = InlineCollector(env, build_policy(env.spaces, MLP), num_steps=6)
     try:
-        td = collector.collect().to_tensordict()
+        rollout = collector.collect()
+        td, by_copy = rollout.to_tensordict(), rollout.to_batch_major()
     finally:
         collector.close()
     assert set(td["observation"].keys()) == {"arm", "goal", "inventory", "pixels"}
@@ -167,7 +168,7 @@ def test_a_dict_observation_nests_and_masks_come_along() -> None:
     assert td["action"].shape == (6, 4, 2)
     assert td["action_mask"].shape == (6, 4, 5)
     assert td["action_mask"].dtype == torch.bool
-    assert td.transpose(0, 1)["observation", "arm", "joints"].shape == (4, 6, 2)
+    assert by_copy["observation", "arm", "joints"].shape == (4, 6, 2)
 
 
 def test_the_masked_actions_of_a_rollout_are_allowed_in_every_valid_row() -> None:

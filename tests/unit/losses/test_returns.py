@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -31,7 +29,7 @@ def advantages(
     reward: Tensor, value: Tensor, terminated: Tensor, truncated: Tensor, valid: Tensor, gamma: float, lam: float
 ) -> list[float]:
     result = generalized_advantage_estimation(reward, value, terminated, truncated, valid, gamma=gamma, gae_lambda=lam)
-    return result.squeeze(1).tolist()  # type: ignore[no-any-return]
+    return result.squeeze(1).tolist()
 
 
 def test_an_unbroken_rollout_sums_discounted_temporal_differences() -> None:
@@ -67,7 +65,7 @@ def test_a_replaced_copy_bootstraps_from_its_last_observation() -> None:
 def test_returns_to_go_stop_at_ends_and_bootstrap_where_an_episode_was_cut() -> None:
     def returns(terminated: Tensor, truncated: Tensor, valid: Tensor) -> list[float]:
         found = discounted_returns(column(1, 2, 3), column(8, 8, 8), terminated, truncated, valid, gamma=0.5)
-        return found.squeeze(1).tolist()  # type: ignore[no-any-return]
+        return found.squeeze(1).tolist()
 
     assert returns(no(3), no(3), ~no(3)) == [3.75, 5.5, 7.0]
     assert returns(flags(F, F, T), no(3), ~no(3)) == [2.75, 3.5, 3.0]
@@ -148,11 +146,10 @@ def test_with_lambda_zero_the_advantage_is_one_temporal_difference(rollout: dict
 def test_final_values_count_where_an_episode_was_cut_and_not_where_it_terminated(
     rollout: dict[str, Tensor], gamma: float, lam: float
 ) -> None:
-    arguments: dict[str, Any] = {"gamma": gamma, "gae_lambda": lam}
-    before = generalized_advantage_estimation(**rollout, **arguments)
+    before = generalized_advantage_estimation(**rollout, gamma=gamma, gae_lambda=lam)
     raised = rollout["value"].clone()
     raised[1:] += 1.0
-    after = generalized_advantage_estimation(**{**rollout, "value": raised}, **arguments)
+    after = generalized_advantage_estimation(**{**rollout, "value": raised}, gamma=gamma, gae_lambda=lam)
     ended, cut = rollout["terminated"], rollout["truncated"] & ~rollout["terminated"]
     # Rows whose own value was not raised: the first ones. The others answer for it with -1.
     own = torch.zeros_like(before)

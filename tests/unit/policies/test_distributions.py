@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 SPACES: dict[str, gym.Space[Any]] = {
     "categorical": spaces.Discrete(4),
     "multi": spaces.MultiDiscrete([2, 3]),
-    "table": spaces.MultiDiscrete([[2, 3], [4, 2]]),
+    "table": spaces.MultiDiscrete(np.array([[2, 3], [4, 2]])),
     "gaussian": spaces.Box(-1, 1, (3,), np.float32),
     "unbounded": spaces.Box(-np.inf, np.inf, (2, 2), np.float32),
     "scalar": spaces.Box(-1, 1, (), np.float32),
@@ -83,7 +83,7 @@ def test_log_probability_and_entropy_are_torchs() -> None:
     logits = torch.tensor([[0.1, -2.0, 1.5, 0.0], [3.0, 0.0, 0.0, -1.0]])
     action = torch.tensor([2, 3])
     found = make_distribution(SPACES["categorical"]).evaluate(logits, action, None)
-    reference = torch.distributions.Categorical(logits=logits)
+    reference: Any = torch.distributions.Categorical(logits=logits)
     torch.testing.assert_close(found.log_prob, reference.log_prob(action))
     torch.testing.assert_close(found.entropy, reference.entropy())
 
@@ -92,7 +92,7 @@ def test_log_probability_and_entropy_are_torchs() -> None:
     params[:, 3:] = torch.tensor([0.0, -0.7, 0.4])
     box_action = torch.tensor([[0.0, -1.2, 3.0]])
     found = gaussian.evaluate(params, box_action, None)
-    normal = torch.distributions.Normal(params[:, :3], params[:, 3:].exp())
+    normal: Any = torch.distributions.Normal(params[:, :3], params[:, 3:].exp())
     torch.testing.assert_close(found.log_prob, normal.log_prob(box_action).sum(-1))
     torch.testing.assert_close(found.entropy, normal.entropy().sum(-1))
 
