@@ -27,7 +27,7 @@ class Hanoi(gym.Env[np.ndarray, np.int64]):
 
     metadata = {"render_modes": ["ansi"], "render_fps": 4}  # noqa: RUF012
 
-    def __init__(self, discs: int = 4, render_mode: str | None = None) -> None:
+    def __init__(self, discs: int = 3, render_mode: str | None = None) -> None:
         self.discs, self.render_mode = discs, render_mode
         self.observation_space = gym.spaces.MultiDiscrete([PEGS] * discs)
         self.action_space = gym.spaces.Discrete(len(MOVES))
@@ -68,7 +68,7 @@ class Hanoi(gym.Env[np.ndarray, np.int64]):
         return self._pegs == [PEGS - 1] * self.discs
 
 
-def make(discs: int = 4, render_mode: str | None = None) -> Hanoi:
+def make(discs: int = 3, render_mode: str | None = None) -> Hanoi:
     """Return a new puzzle; the manifest names this function."""
     return Hanoi(discs, render_mode)
 
