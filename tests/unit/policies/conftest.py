@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+import torch
 from policy_runs import Run, train
 
 
@@ -23,3 +26,12 @@ class Runs:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """Return runs by kind."""
     return Runs(tmp_path_factory)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Compute on one thread, since a second one only waits for tensors as small as these."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
