@@ -178,6 +178,18 @@ def test_pinned_versions_are_exact() -> None:
     assert [line for line in pins if not re.fullmatch(r"[a-z0-9-]+==[\w.+!]+( ; .+)?", line)] == []
 
 
+def test_every_decision_is_listed_by_its_title() -> None:
+    folder = ROOT / "docs/decisions"
+    index = (folder / "README.md").read_text(encoding="utf-8")
+    listed = {name: title for title, name in re.findall(r"^- \[(.+)\]\((.+)\)$", index, re.MULTILINE)}
+    titles = {
+        path.name: path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+        for path in folder.glob("*.md")
+        if path.name != "README.md"
+    }
+    assert listed == titles
+
+
 def test_help_lists_every_target_that_is_meant_for_people() -> None:
     started = perf_counter()
     done = subprocess.run(["make", "help"], cwd=ROOT, check=True, capture_output=True, text=True)
