@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlruntime.collectors.acting import make_chooser
 from rlruntime.collectors.episodes import EpisodeTracker, FinishedEpisodes
 from rlruntime.collectors.rollout import Rollout
 from rlruntime.envs.protocol import VectorEnv
 from rlruntime.policies.actor_critic import ActorCritic
-from rlruntime.policies.observations import ObservationTensor, flatten_time, map_observation
+from rlruntime.policies.observations import flatten_time, map_observation
 from rlruntime.seeding import ENVIRONMENT, POLICY, stream_seed, stream_seeds
 from rlruntime.transforms.base import RolloutView, Transform
 
@@ -49,7 +50,8 @@ class InlineCollector:
         self._tracker = EpisodeTracker(env.num_envs)
         self._slots = self.rollout.slots()
         self._first_slot = self.rollout.first_slot()
-        self._observations = _rows(self.rollout.observation, num_steps)
+        self._action_arrays = list(self.rollout.action.numpy())
+        self._chooser = make_chooser(policy, self.rollout, self._generator)
         self._has_observation = False
         self._last_row = 0  # the row that holds the newest observation: 0 before the first rollout, then T
         self._learned_from = True
@@ -162,38 +164,16 @@ class InlineCollector:
 
     def _fill(self, rollout: Rollout) -> None:
         """Step every copy `T` times."""
-        policy, env = self.policy, self.env
-        distribution, sample, step_env = policy.distribution, policy.distribution.sample, env.step
-        noise = distribution.draw_noise((rollout.num_steps, rollout.num_envs), self._generator, self.device)
-        on_cpu = self.device.type == "cpu"
-        actions, to_env = rollout.action.numpy(), distribution.to_env
+        choose, step_env, to_env = self._chooser.start(), self.env.step, self.policy.distribution.to_env
+        actions = self._action_arrays
         env_seconds, started = 0.0, perf_counter()
         for step, slot in enumerate(self._slots):
-            observation = self._observations[step]
-            mask = None if rollout.action_mask is None else rollout.action_mask[step]
-            if not on_cpu:
-                observation = map_observation(self._to_device, observation)
-            params = self._act(observation, step)
-            action = rollout.action[step]
-            if on_cpu:
-                sample(params, noise[step], mask, action)
-            else:
-                chosen = torch.empty_like(action, device=self.device)
-                sample(params, noise[step], None if mask is None else self._to_device(mask), chosen)
-                action.copy_(chosen)
-            rollout.params[step].copy_(params)
+            choose(step)
             before = perf_counter()
             step_env(to_env(actions[step]), slot)
             env_seconds += perf_counter() - before
         self.env_seconds += env_seconds
         self.policy_seconds += perf_counter() - started - env_seconds
-
-    def _act(self, observation: ObservationTensor, step: int) -> Tensor:
-        if self.policy.deferrable:
-            return self.policy.action_params(observation)
-        params, value = self.policy.params_and_values(observation)
-        self.rollout.value[step].copy_(value)
-        return params
 
     def _complete(self, rollout: Rollout) -> None:
         """Add what is computed over the whole rollout: log-probabilities, values, rewards, counts."""
@@ -219,10 +199,6 @@ class InlineCollector:
 
     def _to_device(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.device, non_blocking=False)
-
-
-def _rows(observation: ObservationTensor, num_steps: int) -> list[ObservationTensor]:
-    return [map_observation(lambda leaf, step=step: leaf[step], observation) for step in range(num_steps)]  # type: ignore[misc]
 
 
 def _has_statistics(transform: nn.Module) -> bool:

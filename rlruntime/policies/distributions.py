@@ -54,13 +54,23 @@ class ActionDistribution(nn.Module, ABC):
         """Return parameters ``[N, P']``: the head's output ``[N, P]`` and what this module adds of its own."""
         return head
 
-    @abstractmethod
     def draw_noise(self, leading: tuple[int, ...], generator: torch.Generator, device: torch.device) -> Tensor:
         """Return noise ``leading + noise_shape`` for `sample`."""
+        noise = torch.empty((*leading, *self.noise_shape), device=device)
+        self.fill_noise(noise, generator)
+        return noise
+
+    @abstractmethod
+    def fill_noise(self, out: Tensor, generator: torch.Generator) -> None:
+        """Write noise for `sample` into ``out [..., *noise_shape]``."""
 
     @abstractmethod
     def sample(self, params: Tensor, noise: Tensor, mask: Tensor | None, out: Tensor) -> None:
         """Write a sample for each row of ``params`` and ``noise`` into ``out [N, ...]``."""
+
+    def sample_array(self, params: np.ndarray, noise: np.ndarray, out: np.ndarray) -> None:
+        """Do what `sample` does to arrays, without a mask."""
+        self.sample(torch.from_numpy(params), torch.from_numpy(noise), None, torch.from_numpy(out))
 
     @abstractmethod
     def mode(self, params: Tensor, mask: Tensor | None) -> Tensor:
@@ -93,11 +103,14 @@ class Categorical(ActionDistribution):
         self.action_shape = ()
         self.action_dtype = torch.int64
 
-    def draw_noise(self, leading: tuple[int, ...], generator: torch.Generator, device: torch.device) -> Tensor:
-        return _gumbel((*leading, self.num_params), generator, device)
+    def fill_noise(self, out: Tensor, generator: torch.Generator) -> None:
+        _fill_gumbel(out, generator)
 
     def sample(self, params: Tensor, noise: Tensor, mask: Tensor | None, out: Tensor) -> None:
         torch.argmax(_masked(params, mask) + noise, -1, out=out)
+
+    def sample_array(self, params: np.ndarray, noise: np.ndarray, out: np.ndarray) -> None:
+        (params + noise).argmax(-1, out=out)
 
     def mode(self, params: Tensor, mask: Tensor | None) -> Tensor:
         return _masked(params, mask).argmax(-1)
@@ -137,8 +150,8 @@ class MultiCategorical(ActionDistribution):
     def _unflatten(self, flat: Tensor) -> Tensor:
         return flat.reshape(*flat.shape[:-1], *self.action_shape)
 
-    def draw_noise(self, leading: tuple[int, ...], generator: torch.Generator, device: torch.device) -> Tensor:
-        return _gumbel((*leading, self.num_params), generator, device)
+    def fill_noise(self, out: Tensor, generator: torch.Generator) -> None:
+        _fill_gumbel(out, generator)
 
     def sample(self, params: Tensor, noise: Tensor, mask: Tensor | None, out: Tensor) -> None:
         perturbed = _masked(params, mask) + noise
@@ -199,12 +212,18 @@ class DiagonalGaussian(ActionDistribution):
     def complete(self, head: Tensor) -> Tensor:
         return torch.cat([head, self.log_std.expand_as(head)], -1)
 
-    def draw_noise(self, leading: tuple[int, ...], generator: torch.Generator, device: torch.device) -> Tensor:
-        return torch.empty((*leading, self.num_params), device=device).normal_(generator=generator)
+    def fill_noise(self, out: Tensor, generator: torch.Generator) -> None:
+        out.normal_(generator=generator)
 
     def sample(self, params: Tensor, noise: Tensor, mask: Tensor | None, out: Tensor) -> None:
         mean, log_std = params.chunk(2, -1)
         torch.addcmul(mean, log_std.exp(), noise, out=out.view(mean.shape))
+
+    def sample_array(self, params: np.ndarray, noise: np.ndarray, out: np.ndarray) -> None:
+        size = self.num_params
+        flat = out.reshape(noise.shape)
+        np.multiply(np.exp(params[..., size:]), noise, out=flat)
+        flat += params[..., :size]
 
     def mode(self, params: Tensor, mask: Tensor | None) -> Tensor:
         mean, _ = params.chunk(2, -1)
@@ -262,8 +281,8 @@ def _float32_bounds(space: gym.spaces.Box) -> tuple[np.ndarray, np.ndarray]:
     return low.astype(np.float32), high.astype(np.float32)
 
 
-def _gumbel(shape: tuple[int, ...], generator: torch.Generator, device: torch.device) -> Tensor:
-    return torch.empty(shape, device=device).exponential_(generator=generator).log_().neg_()
+def _fill_gumbel(out: Tensor, generator: torch.Generator) -> None:
+    out.exponential_(generator=generator).log_().neg_()
 
 
 def _masked(logits: Tensor, mask: Tensor | None) -> Tensor:

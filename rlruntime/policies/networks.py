@@ -25,8 +25,29 @@ from rlruntime.policies.observations import ObservationTensor, is_image, one_hot
 from rlruntime.registry import register
 from rlruntime.spec.training.network import CNNConfig, MLPConfig
 
+_FEW_NUMBERS = 4096
+
+
+def tanh(features: Tensor) -> Tensor:
+    """Return the hyperbolic tangent.
+
+    PyTorch's CPU kernel for it takes three times as long as that of the logistic function. Where no gradient is
+    recorded, 2 sigma(2 z) - 1 gives the same numbers to within float32's rounding of 1 in half the time.
+    """
+    if torch.is_grad_enabled() or features.device.type != "cpu" or torch.compiler.is_exporting():
+        return torch.tanh(features)
+    return tanh_without_gradient(features * 2.0)
+
+
+def tanh_without_gradient(doubled: Tensor) -> Tensor:
+    """Return the hyperbolic tangent of half of ``doubled``, in the memory of ``doubled``."""
+    if doubled.numel() <= _FEW_NUMBERS:
+        return doubled.mul_(0.5).tanh_()
+    return doubled.sigmoid_().mul_(2.0).sub_(1.0)
+
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "Tanh": torch.tanh,
+    "Tanh": tanh,
     "ReLU": torch.relu,
     "ELU": functional.elu,
     "SiLU": functional.silu,

@@ -15,6 +15,7 @@ from rlruntime.losses.returns import generalized_advantage_estimation
 from rlruntime.losses.value import clipped_value_loss, squared_value_loss
 from rlruntime.policies.actor_critic import ActorCritic
 from rlruntime.policies.flat import Adam, FlatParameters
+from rlruntime.policies.gradients import make_gradient
 from rlruntime.policies.observations import (
     ObservationTensor,
     flatten_time,
@@ -104,6 +105,7 @@ class PPO:
         self.on_minibatch, self.before_step = on_minibatch, before_step
         self.parameters = FlatParameters(policy)
         self.optimizer = Adam(self.parameters, epsilon=config.adam_epsilon)
+        self.gradient = make_gradient(policy)
         self.device = self.parameters.data.device
         self._shuffle = torch.Generator().manual_seed(stream_seed(seed, SHUFFLE))
 
@@ -203,8 +205,7 @@ class PPO:
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Compute the gradient of L = L_clip + c1 L_value - c2 H (equation 9) and return the diagnostics."""
         config, distribution = self.config, self.policy.distribution
-        self.parameters.grad.zero_()
-        params, value = self.policy.params_and_values(minibatch.observation)
+        params, value = self.gradient.forward(minibatch.observation)
         with torch.no_grad():
             advantage = minibatch.advantage
             if config.advantage_normalization == "Minibatch":
@@ -222,10 +223,7 @@ class PPO:
             d_entropy = -entropy_coefficient / advantage.shape[0]
             d_params = distribution.gradient(evaluation, surrogate.gradient, d_entropy)
             d_value = value_loss.gradient * config.value_loss_coefficient
-        # The gradients of the heads are known, so what is left to differentiate is their inner product with the
-        # heads. (The same as torch.autograd.backward with two tensors, which imports torch's compiler on its first
-        # call.)
-        (torch.dot(params.flatten(), d_params.flatten()) + torch.dot(value, d_value)).backward()  # type: ignore[no-untyped-call]
+        self.gradient.backward(d_params, d_value)
         entropy = evaluation.entropy.mean()
         return surrogate.loss, value_loss.loss, entropy, surrogate.approx_kl, surrogate.clip_fraction
 
