@@ -1,4 +1,4 @@
-"""A courier on a small map, with an observation of several parts that are all needed.
+"""A courier on a small map, with an observation of several parts; the way can't be known from fewer.
 
 Two depots lie somewhere on the map, at different places each episode. The order says to which depot the parcel goes,
 the map shows where that depot is, and the courier's position comes as two numbers, for the map does not show it:
