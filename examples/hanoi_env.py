@@ -79,7 +79,7 @@ def fewest_moves(discs: int) -> float:
     for state in np.ndindex(*(PEGS,) * discs):
         begin = state if any(peg != PEGS - 1 for peg in state) else (0,) * discs
         total += _fewest_from(begin)
-    return total / PEGS**discs
+    return float(total / PEGS**discs)
 
 
 def _fewest_from(pegs: tuple[int, ...]) -> int:

@@ -20,7 +20,8 @@ class ResidualBlock(nn.Module):
         self.layers = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width))
 
     def forward(self, features: Tensor) -> Tensor:
-        return features + self.layers(features)
+        change: Tensor = self.layers(features)
+        return features + change
 
 
 class Encoder(nn.Module):
