@@ -1,6 +1,6 @@
 # What can be done here; `make` alone lists it. Needs Python 3.11 or newer, make and git; everything else is installed into .venv.
 #
-# PYTHON chooses the interpreter, as in `make setup PYTHON=python3.12`; PYTEST_ARGS adds to `make test`.
+# PYTHON chooses the interpreter, as in `make setup PYTHON=python3.12`; PYTEST_ARGS adds to `make test`, BENCH_ARGS to `make bench`.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -9,6 +9,7 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 EXAMPLE := examples/01-ppo-cartpole.yaml
@@ -46,6 +47,12 @@ test: setup ## Run the tests, but those that need minutes of training or a GPU; 
 learning: setup ## Run the tests that train to a reward; they take minutes
 	$(BIN)/pytest -m learning $(PYTEST_ARGS)
 
+PEERS := .cache/peers
+
+.PHONY: bench
+bench: setup $(PEERS)/.installed ## Measure RLJob beside Stable-Baselines3, sbx and TorchRL; 20 minutes; BENCH_ARGS="--rounds 1" for less
+	$(BIN)/python benchmarks/compare.py --peers-python $(PEERS)/bin/python $(BENCH_ARGS)
+
 .PHONY: format
 format: setup ## Format the code, and repair what ruff can
 	$(BIN)/ruff check --fix .
@@ -73,6 +80,11 @@ constraints: setup ## Pin in constraints.txt what pyproject.toml asks for; UPGRA
 clean: ## Remove .venv and all that tools left; runs/ stays
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(PEERS)/.installed: benchmarks/peers.txt $(VENV)/.created
+	$(PYTHON) -m venv $(PEERS)
+	$(BIN)/uv pip install --quiet --system-certs --python $(PEERS)/bin/python --requirement benchmarks/peers.txt
+	touch $@
 
 # A stamp is as old as the last installation: what is newer than it makes it anew.
 

@@ -5,6 +5,22 @@ Importing the package is light: nothing of torch is loaded before a name that ne
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlruntime.collectors.inline import InlineCollector
+    from rlruntime.envs.make import make_vector_env
+    from rlruntime.errors import ConfigError, RLJobError
+    from rlruntime.policies.actor_critic import build_policy
+    from rlruntime.policies.artifact import load_policy
+    from rlruntime.registry import register
+    from rlruntime.spec.loader import load_manifests
+    from rlruntime.spec.manifest import RLJob
+    from rlruntime.spec.training.env import EnvConfig
+    from rlruntime.spec.training.ppo import PPOConfig
+    from rlruntime.trainers.algorithms.ppo import PPO
+    from rlruntime.trainers.api import train
+
 __version__ = "0.1.0"
 
 _LAZY = {
@@ -23,10 +39,25 @@ _LAZY = {
     "train": "rlruntime.trainers.api",
 }
 
-__all__ = [*_LAZY, "__version__"]  # noqa: PLE0604  (strings, from the table)
+__all__ = [
+    "PPO",
+    "ConfigError",
+    "EnvConfig",
+    "InlineCollector",
+    "PPOConfig",
+    "RLJob",
+    "RLJobError",
+    "__version__",
+    "build_policy",
+    "load_manifests",
+    "load_policy",
+    "make_vector_env",
+    "register",
+    "train",
+]
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     """Import a public name on its first use."""
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -93,5 +93,3 @@ class _TensorChooser:
         params, value = self._policy.params_and_values(observation)
         self._rollout.value[step].copy_(value)
         return params
-
-

@@ -17,6 +17,7 @@ import contextlib
 import hashlib
 import io
 import pickle
+import time
 import types
 import zlib
 from collections.abc import Callable, Iterator
@@ -109,7 +110,9 @@ def restore(env: Any, blob: bytes) -> Any:
     return document["extra"]
 
 
-def prove_snapshot(make_env: Callable[[], Any]) -> SnapshotProof:
+def prove_snapshot(
+    make_env: Callable[[], Any], *, budget_s: float = 30.0, clock: Callable[[], float] = time.monotonic
+) -> SnapshotProof:
     """Find out whether an environment's state can be captured and restored, by a replay on scratch environments.
 
     One is stepped, captured, and stepped on through a reset, then captured again and reset at once; each state is put
@@ -117,8 +120,15 @@ def prove_snapshot(make_env: Callable[[], Any]) -> SnapshotProof:
 
     Args:
         make_env: returns a new environment or vector environment of Gymnasium.
+        budget_s: seconds after which the proof is given up, and the state counts as one that can't be restored.
+        clock: seconds, monotonic.
     """
     scratch: list[Any] = []
+    deadline_s = clock() + budget_s
+
+    def check_time() -> None:
+        if clock() > deadline_s:
+            raise TimeoutError(f"its steps are too slow to prove it within {budget_s:g} s")
 
     def new_env() -> Any:
         scratch.append(make_env())
@@ -131,7 +141,7 @@ def prove_snapshot(make_env: Callable[[], Any]) -> SnapshotProof:
             return SnapshotProof(False, "two new environments differ in what is not stored")
         has_mujoco = any(map(_is_mujoco, _links(original)))
         for full in (False, True) if has_mujoco else (False,):
-            if _continues_alike(original, new_env, full):
+            if _continues_alike(original, new_env, full, check_time):
                 return SnapshotProof(True, baseline=baseline, full=full)
         return SnapshotProof(False, "the restored environment continued differently")
     except Exception as error:
@@ -141,15 +151,15 @@ def prove_snapshot(make_env: Callable[[], Any]) -> SnapshotProof:
             _close_quietly(env)
 
 
-def _continues_alike(original: Any, new_env: Callable[[], Any], full: bool) -> bool:
+def _continues_alike(original: Any, new_env: Callable[[], Any], full: bool, check_time: Callable[[], None]) -> bool:
     begin = _Moment(False, mask_of(*original.reset(seed=_SEED)))
-    _, moment = _replay(original, _WARM_UP_STEPS, begin, reset_at=-1)
+    _, moment = _replay(original, _WARM_UP_STEPS, begin, check_time, reset_at=-1)
     for reset_at in (_REPLAY_STEPS // 2, 0):
         blob = _capture(original, None, full)
-        expected, later = _replay(original, _REPLAY_STEPS, moment, reset_at=reset_at)
+        expected, later = _replay(original, _REPLAY_STEPS, moment, check_time, reset_at=reset_at)
         other = new_env()
         restore(other, blob)
-        found, _ = _replay(other, _REPLAY_STEPS, moment, reset_at=reset_at)
+        found, _ = _replay(other, _REPLAY_STEPS, moment, check_time, reset_at=reset_at)
         if not identical(expected, found):
             return False
         moment = later
@@ -309,13 +319,16 @@ class _Moment(NamedTuple):
     mask: Any
 
 
-def _replay(env: Any, num_steps: int, moment: _Moment, *, reset_at: int) -> tuple[list[Any], _Moment]:
+def _replay(
+    env: Any, num_steps: int, moment: _Moment, check_time: Callable[[], None], *, reset_at: int
+) -> tuple[list[Any], _Moment]:
     """Step with the same allowed actions each time, resetting where an episode ended and once in between.
 
     Args:
         env: stepped.
         num_steps: how often.
         moment: from which it goes on.
+        check_time: called before each step; raises when it is time to give up.
         reset_at: the step before which there is a reset; -1 for none.
 
     Returns:
@@ -326,6 +339,7 @@ def _replay(env: Any, num_steps: int, moment: _Moment, *, reset_at: int) -> tupl
     sampler, record = ActionSampler(env, _SEED), []
     ended, mask = moment
     for number in range(num_steps):
+        check_time()
         begun: Any = None
         if number == reset_at or (np.any(ended) and not batched):
             begun = env.reset()

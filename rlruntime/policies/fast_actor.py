@@ -68,8 +68,7 @@ class FastActor:
 
 
 def fast_actor(policy: ActorCritic, num_rows: int) -> FastActor | None:
-    """Return a fast actor, or None where the policy isn't a small MLP on float vectors, without transforms, on the CPU.
-    """
+    """Return a fast actor, or None unless the policy is a small MLP on float vectors, untransformed, on the CPU."""
     encoder = policy.actor_encoder
     fit = (
         type(encoder) is MLP

@@ -195,3 +195,12 @@ def test_cartpoles_own_vector_environment_continues_bit_for_bit() -> None:
         np.testing.assert_array_equal(one.valid, two.valid)
     env.close()
     other.close()
+
+
+def test_a_proof_that_takes_too_long_is_given_up_and_says_so() -> None:
+    ticks = iter(range(1000))
+    proof = prove_snapshot(partial(make, "CartPole-v1"), budget_s=5.0, clock=lambda: float(next(ticks)))
+    assert (proof.restorable, proof.reason) == (
+        False,
+        "TimeoutError: its steps are too slow to prove it within 5 s",
+    )

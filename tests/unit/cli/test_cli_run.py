@@ -37,16 +37,14 @@ def manifest(folder: Path, **training: Any) -> Path:
     """Write a small manifest, with the support environments beside it."""
     path = folder / "job.yaml"
     path.write_text(yaml.safe_dump(small_document(**training)))
-    for module in ("trainer_envs.py",):
-        (folder / module).write_text((SUPPORT / module).read_text())
+    (folder / "trainer_envs.py").write_text((SUPPORT / "trainer_envs.py").read_text())
     return path
 
 
 def start(folder: Path, *arguments: str | Path, **popen: Any) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "rlruntime.cli.main", "run", *map(str, arguments)]
-    process = subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, **popen
-    )
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, cwd=folder, text=True, **pipes, **popen)
     _started.append(process)
     return process
 
@@ -111,11 +109,12 @@ def test_a_signal_stops_at_a_boundary_and_resume_ends_with_the_same_numbers(
 
 
 def test_a_signal_in_a_step_that_hangs_saves_the_last_boundary_within_five_seconds(workdir: Path) -> None:
-    slow = {"factory": "trainer_envs:constant", "kwargs": {"sleep_s": 600.0}, "numEnvs": 2}
-    path = manifest(workdir, env=slow)
+    kwargs = {"hang_file": str(workdir / "hang")}
+    path = manifest(workdir, totalFrames=10_000_000, env={"factory": "trainer_envs:constant", "kwargs": kwargs})
     process = start(workdir, path, "--out", "cut")
-    wait_for_records(workdir / "cut", 1, process)
-    time.sleep(1.0)
+    wait_for_records(workdir / "cut", 3, process)
+    (workdir / "hang").write_text("")
+    time.sleep(0.5)
     process.send_signal(signal.SIGTERM)
     sent = time.monotonic()
     process.communicate(timeout=30)
@@ -124,9 +123,14 @@ def test_a_signal_in_a_step_that_hangs_saves_the_last_boundary_within_five_secon
     result = json.loads((workdir / "cut" / "result.json").read_text())
     assert (result["status"], result["reason"]) == ("Stopped", "Signal")
     checkpoint = workdir / "cut" / result["checkpoint"]
-    assert json.loads((checkpoint / "manifest.json").read_text())["frames"] in (0, 34)
+    saved = json.loads((checkpoint / "manifest.json").read_text())
     # The environment is mended, the run goes on where it was.
-    assert rljob(workdir, path, "--quiet", "--resume", "--out", "cut", "-o", "training.env.kwargs.sleep_s=0")[0] == 0
+    (workdir / "hang").unlink()
+    target = saved["frames"] + 100
+    arguments = ["--quiet", "--resume", "--out", "cut", "-o", f"training.totalFrames={target}"]
+    assert rljob(workdir, path, *arguments) == (0, "", "")
+    again = json.loads((workdir / "cut" / "result.json").read_text())
+    assert (again["resumed"]["frames"], again["resumed"]["class"]) == (saved["frames"], "exact")
 
 
 def test_a_killed_run_resumes_from_its_last_checkpoint_with_the_same_numbers(workdir: Path) -> None:

@@ -139,11 +139,11 @@ import sys, time
 from rlruntime.cli.progress import make_reporter
 began_s = time.monotonic()
 reporter = make_reporter(2000, quiet=False, log_format="text", stream=sys.stdout, title="ppo-cartpole")
-for n in range(1, 11):
+for n in range(1, 101):
     phases = {"time/collect_s": 0.1, "time/learn_s": 0.1}
-    reporter.iteration({"frames": 200 * n, "train/episode_reward_mean": 21.0, **phases})
-    time.sleep(0.03)
-    if n == 5:
+    reporter.iteration({"frames": 20 * n, "train/episode_reward_mean": 21.0, **phases})
+    time.sleep(0.003)
+    if n == 50:
         print("printed by the environment")
         reporter.message("[checkpoint] written")
 reporter.close(f"done after {time.monotonic() - began_s} s")
@@ -180,4 +180,5 @@ def test_terminal_shows_a_bar_with_rate_time_left_reward_and_phases() -> None:
     assert text.rindex("\x1b[?25h") > text.rfind("\x1b[?25l"), "the cursor stays hidden"
     assert text.index("printed by the environment") < text.index("took 0:0")
     took_s = float(text.rsplit("done after ", 1)[1].split()[0])
-    assert text.count("frames/s") <= took_s / 0.2 + 4, "the display is refreshed more often than five times a second"
+    # Five times a second, and anew around each of the two lines printed above it, at the start and at the end.
+    assert text.count("frames/s") <= took_s / 0.2 + 8, "100 iterations refresh the display more often than is seen"
