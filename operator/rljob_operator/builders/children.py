@@ -1,0 +1,42 @@
+"""All objects of a job, as they are before anything has happened to it."""
+
+from __future__ import annotations
+
+from rljob_operator.builders.claims import storage_claim
+from rljob_operator.builders.config import spec_config_map
+from rljob_operator.builders.owner import KubeObject, Owner
+from rljob_operator.builders.pods import Place, pod
+from rljob_operator.builders.secret import token_secret
+from rljob_operator.builders.services import headless_service
+from rlruntime.spec.manifest import RLJobSpec
+
+
+def desired_replicas(spec: RLJobSpec, role: int) -> int:
+    """Return how many pods are wanted of the role at this position in `spec.roles`."""
+    if spec.elastic is not None and spec.elastic.role == spec.roles[role].name:
+        return spec.elastic.replicas
+    return spec.roles[role].replicas
+
+
+def children(owner: Owner, spec: RLJobSpec, *, token: str, image: str) -> list[KubeObject]:
+    """Return all objects of a job in its first attempt; what pods mount comes before them.
+
+    Args:
+        token: the job's token.
+        image: image of a role for which the manifest names none.
+
+    Raises:
+        ConfigError: something in the manifest can't become a valid object.
+    """
+    claim = storage_claim(owner, spec.storage)
+    return [
+        spec_config_map(owner, spec),
+        token_secret(owner, token),
+        headless_service(owner, spec),
+        *([claim] if claim else []),
+        *(
+            pod(owner, spec, Place(role, index), image=image)
+            for role in range(len(spec.roles))
+            for index in range(desired_replicas(spec, role))
+        ),
+    ]

@@ -1,0 +1,125 @@
+"""The command `rljob-operator`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import sys
+import traceback
+import uuid
+from collections.abc import Sequence
+
+from rljob_operator.documents import to_json, to_yaml
+from rljob_operator.preview import Preview, preview
+from rlruntime import __version__
+from rlruntime.errors import EXIT_FAULT, EXIT_OK, EXIT_SIGINT, ConfigError, RLJobError
+from rlruntime.spec.loader import Document, parse_document, read_documents, read_source, repeated_names, source_name
+from rlruntime.spec.problems import ManifestError, path_text
+from rlruntime.spec.training.components import check_components
+
+DEFAULT_IMAGE = f"rljob-runtime:{__version__}"
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``rljob-operator`` with ``argv`` (default: the process's arguments) and return its exit code."""
+    arguments = parser().parse_args(argv)
+    try:
+        return int(arguments.handler(arguments))
+    except RLJobError as error:
+        if arguments.debug:
+            traceback.print_exc()
+        for problem in error.problems if isinstance(error, ManifestError) else (error,):
+            print(f"rljob-operator: error: {problem}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAULT
+    except KeyboardInterrupt:
+        return EXIT_SIGINT
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    root = argparse.ArgumentParser(prog="rljob-operator", description="What an RLJob becomes on Kubernetes.")
+    root.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    commands = root.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    plan = commands.add_parser(
+        "plan",
+        help="print the objects that a job becomes",
+        description="Print the Kubernetes objects that each job of FILE becomes, as they are before anything has"
+        " happened to it. Needs no cluster and changes nothing. Exit code 78 when a manifest is wrong.",
+    )
+    plan.add_argument("file", metavar="FILE", help="a manifest, or - for standard input")
+    plan.add_argument("--format", choices=("yaml", "json"), default="yaml", help="default: yaml, one document each")
+    plan.add_argument("--image", type=_image, default=DEFAULT_IMAGE, help="image of roles without one (%(default)s)")
+    plan.add_argument("--namespace", metavar="NAME", type=_namespace, help="the manifest's, else default")
+    plan.add_argument("--uid", type=_uid, help="uid of the job (default: the manifest's, else zeros)")
+    plan.set_defaults(handler=_plan)
+    version = commands.add_parser(
+        "version", help="print versions", description="Print the versions of rljob and Python."
+    )
+    version.set_defaults(handler=_version)
+    return root
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    documents = read_documents(read_source(arguments.file), source_name(arguments.file))
+    problems = repeated_names(documents)
+    previews: list[Preview] = []
+    for document in documents:
+        try:
+            previews.append(_preview(document, arguments))
+        except ManifestError as error:
+            problems.extend(error.problems)
+        except ConfigError as error:
+            problems.append(error)
+    if problems:
+        raise ManifestError(problems)
+    for note in (note for found in previews for note in found.notes):
+        print(f"rljob-operator: note: {note}", file=sys.stderr)
+    write = to_json if arguments.format == "json" else to_yaml
+    sys.stdout.write(write([item for found in previews for item in found.objects]))
+    sys.stdout.flush()
+    return EXIT_OK
+
+
+def _preview(document: Document, arguments: argparse.Namespace) -> Preview:
+    job = parse_document(document)
+    check_components(job.spec.training, document.locate)
+    try:
+        return preview(job, image=arguments.image, uid=arguments.uid, namespace=arguments.namespace)
+    except ConfigError as error:
+        path = next((path for path in document.lines if path_text(path) == error.field), ())
+        raise ConfigError(str(error), source=document.locate(path)) from None
+
+
+def _version(_arguments: argparse.Namespace) -> int:
+    print(f"rljob-operator {__version__}")
+    print(f"Python {platform.python_version()}")
+    return EXIT_OK
+
+
+def _image(text: str) -> str:
+    if not text or any(character.isspace() for character in text):
+        raise argparse.ArgumentTypeError("give a container image such as ghcr.io/org/name:tag")
+    return text
+
+
+def _namespace(text: str) -> str:
+    if not _NAMESPACE.fullmatch(text):
+        raise argparse.ArgumentTypeError("give the name of a namespace: lower-case letters, digits and '-'")
+    return text
+
+
+def _uid(text: str) -> str:
+    try:
+        return str(uuid.UUID(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"give a uid such as {uuid.UUID(int=0)}") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
