@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 from rljob_operator.builders.labels import job_labels
 from rljob_operator.builders.names import claim_name
 from rljob_operator.builders.overlay import with_metadata
@@ -27,7 +29,7 @@ def storage_claim(owner: Owner, storage: Storage | None) -> KubeObject | None:
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
         "metadata": metadata(owner, claim_name(owner), labels, annotations=annotations, goes_with_job=goes_with_job),
-        "spec": dict(template.spec),
+        "spec": copy.deepcopy(template.spec),
     }
 
 

@@ -9,6 +9,7 @@ another (a volume's source, a probe's action) takes its place, where Kubernetes 
 
 from __future__ import annotations
 
+import copy
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,7 +50,7 @@ def with_metadata(
 
 
 def with_template(pod_spec: KubeObject, template: Mapping[str, Any], path: Path, *, has_code: bool) -> KubeObject:
-    """Return ``pod_spec`` with ``template`` laid over it; neither is changed.
+    """Return ``pod_spec`` with ``template`` laid over it; neither is changed, and nothing of the template is shared.
 
     Args:
         pod_spec: the generated PodSpec.
@@ -62,7 +63,7 @@ def with_template(pod_spec: KubeObject, template: Mapping[str, Any], path: Path,
     """
     _refuse_directives(template, path)
     _refuse_protected(template, path, has_code=has_code)
-    return _merged(pod_spec, template, _POD, path)
+    return _merged(pod_spec, copy.deepcopy(dict(template)), _POD, path)
 
 
 def main_container_of(template: Mapping[str, Any]) -> Mapping[str, Any]:
