@@ -46,7 +46,7 @@ def add_parser(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Evaluate, print the outcome, and return the exit code."""
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-    make_importable(arguments.code)
+    make_importable(arguments.run, arguments.code)
     from rlruntime.cli.video import record_episodes, require_video
     from rlruntime.policies.artifact import load_policy
     from rlruntime.seeding import FINAL_EVALUATION, stream_seed, stream_seeds

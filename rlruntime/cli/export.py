@@ -30,7 +30,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Export, print a line per file, and return the exit code."""
-    make_importable(arguments.code)
+    make_importable(arguments.run, arguments.code)
     from rlruntime.policies.export import export_policy
 
     source: Path = arguments.run

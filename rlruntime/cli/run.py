@@ -49,6 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     job = load_job(arguments.file, arguments.override)
     # Torch and the rest are loaded here, once the manifest is known to be sound.
     from rlruntime.cli.run_observer import RunObserver
+    from rlruntime.cli.user_code import remember_code
     from rlruntime.trainers.api import draw_curves, make_trainer, open_run_folder
     from rlruntime.trainers.interrupts import InterruptGuard
     from rlruntime.trainers.loop import Trainer
@@ -68,6 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
             acknowledge_stop=guard.acknowledge,
         )
         with open_run_folder(job.metadata.name, arguments.out, resume=arguments.resume) as folder:
+            remember_code(folder.path, code_folder(arguments.file))
             observer.on_folder(folder.path)
             started = time.monotonic()
             result = trainer.run(folder, resume=arguments.resume)
@@ -97,5 +99,10 @@ def load_job(file: str, overrides: list[str]) -> Any:
     parse_manifest(documents[0], source)
     job = parse_manifest(apply_overrides(documents[0], overrides), source)
     check_components(job.spec.training)
-    sys.path.insert(0, str(Path.cwd() if file == "-" else Path(file).resolve().parent))
+    sys.path.insert(0, str(code_folder(file)))
     return job
+
+
+def code_folder(file: str) -> Path:
+    """Return the folder whose modules a manifest may name: its own."""
+    return Path.cwd() if file == "-" else Path(file).resolve().parent

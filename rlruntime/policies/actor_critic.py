@@ -135,7 +135,11 @@ class ActorCritic(nn.Module):
 
 
 def build_policy(
-    spaces: EnvSpaces, network: Component, transforms: Sequence[Component] = (), *, seed: int = 0
+    spaces: EnvSpaces,
+    network: Component = Component(type="MLP"),  # noqa: B008  (frozen)
+    transforms: Sequence[Component] = (),
+    *,
+    seed: int = 0,
 ) -> ActorCritic:
     """Build an actor-critic with parameters drawn from the ``network`` stream of ``seed``; torch's own state stays.
 

@@ -105,9 +105,16 @@ class Evaluator:
 
     def _environment(self) -> VectorEnv:
         if self._env is None:
-            backend = "ProcessPool" if resolve_backend(self.config) == "ProcessPool" else "Loop"
+            backend = _backend(self.config)
             self._env = make_vector_env(self.config, num_envs=min(self.episodes, MAX_COPIES), backend=backend)
         return self._env
+
+
+def _backend(config: EnvConfig) -> str:
+    """Return what steps the copies; a factory of vector environments can be used in its own way only."""
+    training = resolve_backend(config)
+    keeps = training == "ProcessPool" or (training == "VectorEntryPoint" and config.factory is not None)
+    return training if keeps else "Loop"
 
 
 def run_episodes(

@@ -45,7 +45,13 @@ from rlruntime.trainers.observer import Observer, Record
 from rlruntime.trainers.progress import Progress, next_due
 from rlruntime.trainers.run_folder import RunFolder
 from rlruntime.trainers.run_state import RunState
-from rlruntime.trainers.setup import effective_training, fingerprint, resolve_device, resolve_num_threads
+from rlruntime.trainers.setup import (
+    effective_training,
+    fingerprint,
+    resolve_device,
+    resolve_num_threads,
+    restores_environments,
+)
 
 _SNAPSHOT_SHARE = 0.01  # of the time may go into the copies that signals fall back to
 
@@ -231,13 +237,14 @@ class Trainer:
             self.observer.on_start(self.progress)
             while True:
                 self._boundary()
+                self._raise_if_interrupted()
+                if self._evaluation_due():
+                    self._evaluate(loggers)
+                    continue
                 outcome = self._reason_to_end()
                 if outcome is not None:
                     break
-                if self._evaluation_due():
-                    self._evaluate(loggers)
-                else:
-                    self._iterate(loggers)
+                self._iterate(loggers)
             final = self._final_evaluation() if outcome.status == "Succeeded" else None
         except (Interrupted, EvaluationStopped):
             outcome, final = self._interrupted(), None
@@ -350,7 +357,7 @@ class Trainer:
             iteration=self.progress.iteration,
             resume_class=resume_class,
             components=self._components(),
-            fingerprint=fingerprint(self.device, self.num_threads, self.collector.env.backend),
+            fingerprint=self._fingerprint(),
         )
         self._snapshot = _Snapshot(state, info)
         now = perf_counter()
@@ -379,7 +386,6 @@ class Trainer:
             return Outcome("Succeeded", progress.stop_reason, progress.stop_message)
         if progress.frames >= self.training.total_frames:
             return Outcome("Succeeded", "TotalFrames", f"{progress.frames} frames collected")
-        self._raise_if_interrupted()
         return None
 
     def _note_stop(self, stop: Stop | None, reason: str = "Callback") -> None:
@@ -413,6 +419,9 @@ class Trainer:
             records[f"transforms.{number}"] = ComponentRecord.of(part.type, module, part.config)
         return records
 
+    def _fingerprint(self) -> dict[str, Any]:
+        return fingerprint(self.device, self.num_threads, self.training.env)
+
     def _restore(self, folder: RunFolder, resume: bool) -> _Resumed | None:
         settings = self.training.checkpoint
         if resume:
@@ -432,9 +441,10 @@ class Trainer:
     def _restore_from(self, path: Path, folder: RunFolder, *, own_run: bool) -> _Resumed:
         checkpoint = read_checkpoint(path, own_run=own_run)
         require_same_components(checkpoint, self._components())
-        own = fingerprint(self.device, self.num_threads, self.collector.env.backend)
+        own = self._fingerprint()
         differences = fingerprint_differences(checkpoint.info.fingerprint, own)
-        resume_class = self.state.restore(checkpoint)
+        same_environments = restores_environments(checkpoint.info.fingerprint, own)
+        resume_class = self.state.restore(checkpoint, environments=same_environments)
         if own_run:
             self._require_store().rewind(path)
             folder.truncate_metrics(self.progress.num_records)
@@ -446,8 +456,9 @@ class Trainer:
         words = f"resumed at {self.progress.frames} frames from {path} ({resumed.resume_class})"
         if differences:
             words += f"; numbers may differ from an uninterrupted run: {', '.join(differences)}"
-        elif resume_class == "episodeRestart":
-            words += "; the environments' state could not be saved, so their episodes start anew"
+        if resume_class == "episodeRestart":
+            cause = "is of other environments" if not same_environments else "could not be saved"
+            words += f"; the environments' state {cause}, so their episodes start anew"
         self.observer.on_message(words)
         return resumed
 
@@ -488,7 +499,7 @@ class Trainer:
                 "framesPerSecond": frames_here / elapsed if elapsed > 0 else 0.0,
                 "phaseSeconds": self.timers.totals(),
             },
-            "versions": fingerprint(self.device, self.num_threads, self.collector.env.backend),
+            "fingerprint": self._fingerprint(),
         }
         if final is not None:
             result["evaluation"] = {

@@ -46,8 +46,12 @@ class RunState:
         )
         return tree, "exact" if environments is not None else "episodeRestart"
 
-    def restore(self, checkpoint: Checkpoint) -> ResumeClass:
+    def restore(self, checkpoint: Checkpoint, *, environments: bool = True) -> ResumeClass:
         """Put a checkpoint's state back and return the class of this resume.
+
+        Args:
+            checkpoint: of this run or of another job.
+            environments: whether the environments' state is of these environments.
 
         Where the environments' state is there, they continue in mid-episode; else they are seeded anew from the seed,
         their number and the number of the checkpoint, and all else is put back.
@@ -61,10 +65,10 @@ class RunState:
             self.algorithm.load_state_dict(state["algorithm"])
             self.progress.load_state_dict(state["progress"])
             self.callbacks.load_state_dict(state["callbacks"])
-            environments = [blob for blob in state["environments"] or () if blob is not None]
-            if len(environments) == self.collector.env.num_envs:
+            snapshots = [blob for blob in state["environments"] or () if blob is not None]
+            if environments and len(snapshots) == self.collector.env.num_envs:
                 self.collector.load_state_dict(state["collector"])
-                self.collector.env.restore(environments)
+                self.collector.env.restore(snapshots)
                 return "exact"
             self.collector.restart_episodes(
                 stream_seeds(self.seed, ENVIRONMENT, self.collector.env.num_envs, self.progress.checkpoints),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
@@ -16,10 +18,12 @@ from rlruntime.errors import ConfigError
 from rlruntime.policies.actor_critic import ActorCritic
 from rlruntime.policies.observations import is_image, space_leaves
 from rlruntime.spec.training.defaults import with_defaults
+from rlruntime.spec.training.env import EnvConfig
 from rlruntime.spec.training.training import TrainingSpec
 
 # Measured on two cores: below this, handing rows to a second thread costs more than it saves.
 _PARAMETERS_PER_THREAD = 200_000
+_NOT_THE_ENVIRONMENT = {"backend", "num_workers", "step_timeout_seconds", "restart_workers", "transforms"}
 
 
 def effective_training(training: TrainingSpec) -> TrainingSpec:
@@ -64,24 +68,37 @@ def resolve_num_threads(requested: int | None, policy: ActorCritic) -> int:
     """
     if requested is not None:
         return requested
-    has_convolution = any(isinstance(module, torch.nn.Conv2d) for module in policy.modules())
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    wanted = cores if has_convolution else 1 + _num_parameters(policy) // _PARAMETERS_PER_THREAD
+    wanted = 1 + _num_parameters(policy) // _PARAMETERS_PER_THREAD
     return max(1, min(cores, wanted))
 
 
-def fingerprint(device: torch.device, num_threads: int, backend: str) -> dict[str, Any]:
-    """Return what has to be the same for a resumed run to give the same numbers."""
+def fingerprint(device: torch.device, num_threads: int, env: EnvConfig) -> dict[str, Any]:
+    """Return what has to be the same for a resumed run to give the same numbers; ``env`` is the effective one."""
+    described = env.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=_NOT_THE_ENVIRONMENT)
     return {
-        "backend": backend,
+        "backend": env.backend,
         "cpu": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "environment": json.dumps(described, sort_keys=True),
         "gymnasium": gym.__version__,
         "numThreads": num_threads,
         "numpy": np.__version__,
         "python": platform.python_version(),
         "torch": metadata.version("torch"),
     }
+
+
+def restores_environments(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Tell whether snapshots of environments under fingerprint ``old`` may be put into those of ``new``.
+
+    A snapshot holds an environment's settings with its state, so it would silently bring old settings back; and it is
+    read by the versions that wrote it. The loop and the process pool hold the same copies.
+    """
+    same = all(old.get(key) == new.get(key) for key in ("environment", "gymnasium", "numpy", "python"))
+    single_copies = {"Loop", "ProcessPool"}
+    backends = {old.get("backend"), new.get("backend")}
+    return same and (len(backends) == 1 or backends <= single_copies)
 
 
 def _num_parameters(policy: ActorCritic) -> int:

@@ -70,7 +70,7 @@ def test_a_run_leaves_its_files_and_says_what_happened(workdir: Path) -> None:
     assert "run folder: runs/small-1" in out
     assert "final evaluation" in out.splitlines()[-1]
     assert sorted(path.name for path in run.iterdir() if not path.name.startswith(".")) == [
-        "checkpoints", "curves.png", "manifest.yaml", "metrics.jsonl", "policy", "result.json",
+        "checkpoints", "curves.png", "manifest.yaml", "metrics.jsonl", "origin.json", "policy", "result.json",
     ]  # fmt: skip
     result = json.loads((run / "result.json").read_text())
     assert (result["status"], result["reason"], result["evaluation"]["episodes"]) == ("Succeeded", "TotalFrames", 2)
