@@ -1,10 +1,12 @@
 """A role's template, laid over the pod that was generated for it.
 
 The rules are those of Kubernetes' strategic merge: mappings merge, a null takes a field away, the lists that the
-generated pod fills merge by the fields that identify their items, and any other list replaces the generated one. Three
+generated pod fills merge by the fields that identify their items, and any other list replaces the generated one. Some
 rules are our own: tolerations are added, since the generated one lets a pod onto a GPU node; a field that excludes
-another (a volume's source, a probe's action) takes its place, where Kubernetes would refuse both; directives such as
-`$patch` are refused. So are the fields that the operator and its pods rely on.
+another (a volume's source, a probe's action) takes its place, where Kubernetes would refuse both; ports differ by their
+protocol too, and paths don't differ by the way they are written; what is new comes after what was generated, so that
+the main container stays first. Directives such as `$patch` are refused, and so are the fields that the operator and its
+pods rely on.
 """
 
 from __future__ import annotations
