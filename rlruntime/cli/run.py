@@ -55,6 +55,9 @@ def run(arguments: argparse.Namespace) -> int:
     from rlruntime.trainers.loop import Trainer
 
     observer = RunObserver(job, quiet=arguments.quiet, log_format=arguments.log_format, stream=sys.stdout)
+    others = [role.name for role in job.spec.roles if role.type != "Trainer"]
+    if others:
+        observer.on_message(f"the roles {', '.join(others)} act on a cluster only: here one process does everything")
     trainer: Any = None
 
     def write_last_state(signum: int) -> None:

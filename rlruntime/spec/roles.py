@@ -62,7 +62,7 @@ class TemplateMetadata(SpecModel):
     """Labels and annotations of pods."""
 
     labels: Labels = Field(default_factory=dict)
-    """Labels added to each pod; those that RLJob sets itself win."""
+    """Labels added to each pod; those that RLJob sets itself are refused."""
     annotations: Annotations = Field(default_factory=dict)
     """Annotations added to each pod."""
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 from small_jobs import policy_bytes, records, small_document, timeless
@@ -231,3 +232,28 @@ def test_a_custom_algorithm_trains_saves_and_resumes(workdir: Path) -> None:
         result = json.loads((workdir / "run" / "result.json").read_text())
         assert (result["status"], result["returned"]) == ("Succeeded", {"steps": total})
         assert [record["iteration"] for record in records(workdir / "run")] == list(range(1, total + 1))
+
+
+def test_roles_that_act_on_a_cluster_only_are_named(workdir: Path) -> None:
+    path = manifest(workdir, totalFrames=80)
+    roles = "[{name: trainer, type: Trainer}, {name: actor, type: Collector}]"
+    code, out, err = rljob(workdir, path, "-o", f"roles={roles}")
+    assert (code, err) == (0, "")
+    assert "the roles actor act on a cluster only: here one process does everything" in out
+
+
+def test_a_killed_worker_ends_the_run_with_one_line_and_leaves_no_process(workdir: Path) -> None:
+    env = {"id": "CartPole-v1", "numEnvs": 4, "backend": "ProcessPool", "numWorkers": 2}
+    process = start(workdir, manifest(workdir, totalFrames=10_000_000, env=env), "--out", "run")
+    wait_for_records(workdir / "run", 3, process)
+    workers = psutil.Process(process.pid).children(recursive=True)
+    assert len(workers) >= 2
+    workers[0].kill()
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert err.count("\n") == 1
+    assert f"pid {workers[0].pid}" in err
+    assert "SIGKILL" in err
+    assert not psutil.wait_procs(workers, timeout=5)[1]
+    result = json.loads((workdir / "run" / "result.json").read_text())
+    assert (result["status"], result["reason"]) == ("Failed", "EnvironmentFault")
