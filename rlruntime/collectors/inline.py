@@ -132,24 +132,26 @@ class InlineCollector:
         return {
             "observation": map_observation(lambda leaf: leaf[last].clone(), rollout.observation),
             "action_mask": None if rollout.action_mask is None else rollout.action_mask[last].clone(),
-            "last_row": last,
             "num_frames": self.num_frames,
             "generator": self._generator.get_state(),
             "episodes": self._tracker.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what ``state_dict`` returned; the caller restores the environments, or calls `reset`."""
+        """Take over what ``state_dict`` returned, whatever the number of steps of the rollouts it comes from.
+
+        The caller restores the environments, or calls `reset`.
+        """
         rollout = self.rollout
         self.num_frames = int(state["num_frames"])
-        self._last_row = last = int(state["last_row"])
         if isinstance(rollout.observation, dict):
             for key, leaf in rollout.observation.items():
-                leaf[last].copy_(state["observation"][key])
+                leaf[0].copy_(state["observation"][key])
         else:
-            rollout.observation[last].copy_(state["observation"])
+            rollout.observation[0].copy_(state["observation"])
         if rollout.action_mask is not None:
-            rollout.action_mask[last].copy_(state["action_mask"])
+            rollout.action_mask[0].copy_(state["action_mask"])
+        self._last_row = 0
         self._generator.set_state(state["generator"])
         self._tracker.load_state_dict(state["episodes"])
         self._has_observation = self._learned_from = True

@@ -12,6 +12,7 @@ import torch
 from small_jobs import built_trainer, policy_bytes, records, run_job, small_job, timeless
 
 from rlruntime.errors import CheckpointError
+from rlruntime.trainers.checkpoint import find_checkpoint, read_checkpoint
 from rlruntime.trainers.run_folder import RunFolder
 
 NORMALISED = [{"type": "ObservationNorm"}, {"type": "RewardNorm"}]
@@ -168,3 +169,27 @@ def test_resume_from_continues_another_job_and_init_from_takes_its_policy_alone(
     assert continued["frames"] >= 960
     begun = run_job(small_job(totalFrames=60, checkpoint={"initFrom": str(tmp_path / "whole")}), tmp_path / "init")
     assert (begun["iterations"], begun["resumed"]) == (1, None)
+
+
+@pytest.mark.parametrize("num_steps", [7, 20, 31])
+def test_a_resume_with_rollouts_of_another_length_acts_on_the_observation_where_it_stopped(
+    num_steps: int, tmp_path: Path
+) -> None:
+    run_job(small_job(), tmp_path / "a", stop_after=6)
+    job = small_job(ppo={"numSteps": num_steps, "minibatchSize": 32, "numEpochs": 1})
+    trainer = built_trainer(job)
+    first: list[torch.Tensor] = []
+    collect = trainer.collector.collect
+
+    def noted() -> Any:
+        rollout = collect()
+        assert isinstance(rollout.observation, torch.Tensor)
+        first.append(rollout.observation[0].clone())
+        return rollout
+
+    trainer.collector.collect = noted  # type: ignore[method-assign]
+    saved = read_checkpoint(find_checkpoint(tmp_path / "a")).state["collector"]["observation"]
+    with RunFolder.create(tmp_path / "a", resume=True) as folder:
+        result = trainer.run(folder, resume=True)
+    assert (result["status"], result["resumed"]["class"]) == ("Succeeded", "exact")
+    assert torch.equal(first[0], saved)
