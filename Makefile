@@ -40,12 +40,12 @@ check: setup ## Run what CI runs first: lint, types, import rules, generated fil
 	$(BIN)/python tools/check_docs.py
 
 .PHONY: test
-test: setup ## Run the tests, but those that need minutes of training or a GPU; prints the coverage
-	$(BIN)/pytest -m "not learning and not gpu" -n 2 --cov $(PYTEST_ARGS)
+test: setup ## Run the tests, but whole jobs (e2e) and those that need a GPU; prints the coverage
+	$(BIN)/pytest -m "not e2e and not gpu" -n 2 --cov $(PYTEST_ARGS)
 
-.PHONY: learning
-learning: setup ## Run the tests that train to a reward; they take minutes
-	$(BIN)/pytest -m learning $(PYTEST_ARGS)
+.PHONY: e2e
+e2e: setup ## Run whole jobs from the command line until they reach their reward; a minute or two
+	$(BIN)/pytest -m e2e $(PYTEST_ARGS)
 
 PEERS := .cache/peers
 
