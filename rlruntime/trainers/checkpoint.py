@@ -214,13 +214,18 @@ def latest_checkpoint(folder: Path) -> Path | None:
     return checkpoints[-1] if checkpoints else None
 
 
+def is_checkpoint(path: Path) -> bool:
+    """Return whether a path is the folder of one checkpoint."""
+    return (path / MANIFEST_FILE).is_file()
+
+
 def find_checkpoint(path: Path) -> Path:
     """Return the checkpoint that a path means: itself, or the latest of a run folder or of a folder of checkpoints.
 
     Raises:
         CheckpointError: there is none.
     """
-    if (path / MANIFEST_FILE).is_file():
+    if is_checkpoint(path):
         return path
     found = latest_checkpoint(path / "checkpoints") or latest_checkpoint(path)
     if found is None:

@@ -23,7 +23,7 @@ from rlruntime.envs.make import make_vector_env
 from rlruntime.errors import ConfigError, RLJobError
 from rlruntime.metrics.timers import PhaseTimers
 from rlruntime.policies.actor_critic import build_policy
-from rlruntime.policies.artifact import POLICY_FILE, load_parameters, policy_path, read_policy_file, save_policy
+from rlruntime.policies.artifact import POLICY_FILE, save_policy
 from rlruntime.registry import build
 from rlruntime.seeding import CONFIRMATION, EVALUATION, FINAL_EVALUATION, stream_seed, stream_seeds
 from rlruntime.spec.manifest import RLJob
@@ -42,9 +42,9 @@ from rlruntime.trainers.checkpoint import (
 from rlruntime.trainers.evaluation import EvaluationResult, EvaluationStopped, Evaluator
 from rlruntime.trainers.loggers import JsonLinesLogger, Logger, LoggerContext, Loggers
 from rlruntime.trainers.observer import Observer, Record
-from rlruntime.trainers.progress import Progress, next_due
+from rlruntime.trainers.progress import Progress, first_due, next_due
 from rlruntime.trainers.run_folder import RunFolder
-from rlruntime.trainers.run_state import RunState
+from rlruntime.trainers.run_state import RunState, load_initial_policy
 from rlruntime.trainers.setup import (
     effective_training,
     fingerprint,
@@ -57,7 +57,7 @@ _SNAPSHOT_SHARE = 0.01  # of the time may go into the copies that signals fall b
 
 
 class Interrupted(Exception):
-    """A signal asked the run to stop, in the middle of an iteration."""
+    """A signal asks the run to stop; raised at a boundary."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,6 @@ class Trainer:
             training.env, episodes=training.evaluation.episodes, deterministic=training.evaluation.deterministic
         )
         self.state = RunState(self.policy, self.algorithm, self.collector, self.callbacks, self.progress, training.seed)
-        self._in_iteration = False
         self._snapshot: _Snapshot | None = None
         self._next_snapshot_at = 0.0
         self._write_lock = threading.Lock()
@@ -234,6 +233,7 @@ class Trainer:
             self._note_stop(self.callbacks.on_setup(self))
             self.collector.start()
             self.state.capture()  # the first one proves that the environments' state can be restored; it isn't timed
+            self._schedule()
             self.observer.on_start(self.progress)
             while True:
                 self._boundary()
@@ -254,7 +254,6 @@ class Trainer:
     def _iterate(self, loggers: Loggers) -> None:
         """One iteration: collect, learn, log."""
         progress, timers, started = self.progress, self.timers, perf_counter()
-        self._in_iteration = True
         frames_before = progress.frames
         env_before, policy_before = self.collector.env_seconds, self.collector.policy_seconds
         self.observer.on_phase("collect")
@@ -282,7 +281,6 @@ class Trainer:
         record["time/collect/env_s"] = self.collector.env_seconds - env_before
         record["time/collect/policy_s"] = self.collector.policy_seconds - policy_before
         self._log(loggers, record)
-        self._in_iteration = False
 
     def _log(self, loggers: Loggers, record: dict[str, float | int | str]) -> None:
         record.update({f"time/{name}_s": seconds for name, seconds in self.timers.flush().items()})
@@ -337,12 +335,21 @@ class Trainer:
 
     # Boundaries: checkpoints and the copies that signals fall back to.
 
+    def _schedule(self) -> None:
+        """Settle when the first evaluation and checkpoint are due: as the checkpoint says, unless a resumed run's
+        manifest asks for them earlier, or no more.
+        """
+        progress, training = self.progress, self.training
+        progress.next_evaluation = first_due(
+            progress.next_evaluation, training.evaluation.every_frames, progress.frames
+        )
+        progress.next_checkpoint = first_due(
+            progress.next_checkpoint, training.checkpoint.every_frames, progress.frames
+        )
+
     def _boundary(self) -> None:
         """Between two iterations: write a checkpoint where one is due, else keep a copy of the state now and then."""
         progress, every = self.progress, self.training.checkpoint.every_frames
-        if progress.next_evaluation is None and progress.iteration == 0:
-            progress.next_evaluation = next_due(None, self.training.evaluation.every_frames, progress.frames)
-            progress.next_checkpoint = next_due(None, every, progress.frames)
         if progress.next_checkpoint is not None and progress.frames >= progress.next_checkpoint:
             progress.next_checkpoint = next_due(progress.next_checkpoint, every, progress.frames)
             self._save()
@@ -365,13 +372,12 @@ class Trainer:
         return self._snapshot
 
     def _save(self) -> None:
-        """Write a checkpoint: of this moment, or of the last boundary where a signal cut an iteration short."""
+        """Write a checkpoint of this boundary."""
         self.observer.on_phase("checkpoint")
         before = self._last_checkpoint
         with self.timers("checkpoint"):
-            if not self._in_iteration:
-                self.progress.checkpoints += 1
-                self._take_snapshot()
+            self.progress.checkpoints += 1
+            self._take_snapshot()
             self.save_last_snapshot()
         path = self._last_checkpoint
         if path is not None and path != before:
@@ -429,13 +435,12 @@ class Trainer:
             if path is None:
                 self.observer.on_message(f"{folder.path} holds no checkpoint yet; starting anew")
                 folder.truncate_metrics(0)
-                return None
-            return self._restore_from(path, folder, own_run=True)
+            else:
+                return self._restore_from(path, folder, own_run=True)
         if settings.resume_from is not None:
             return self._restore_from(find_checkpoint(Path(settings.resume_from)), folder, own_run=False)
         if settings.init_from is not None:
-            path = policy_path(Path(settings.init_from))
-            load_parameters(self.policy, read_policy_file(path)[1], path)
+            load_initial_policy(self.policy, Path(settings.init_from))
         return None
 
     def _restore_from(self, path: Path, folder: RunFolder, *, own_run: bool) -> _Resumed:
@@ -450,6 +455,7 @@ class Trainer:
             folder.truncate_metrics(self.progress.num_records)
         else:
             self.progress.num_records = 0
+            self.progress.stop_reason = self.progress.stop_message = ""  # why the other job ended doesn't end this one
         resumed = _Resumed(
             str(path), "episodeRestart" if differences else resume_class, self.progress.frames, differences
         )
@@ -457,7 +463,11 @@ class Trainer:
         if differences:
             words += f"; numbers may differ from an uninterrupted run: {', '.join(differences)}"
         if resume_class == "episodeRestart":
-            cause = "is of other environments" if not same_environments else "could not be saved"
+            cause = "could not be saved"
+            if not same_environments:
+                cause = "is of other environments"
+            elif not own_run:
+                cause = "is read from a run's own folder only"
             words += f"; the environments' state {cause}, so their episodes start anew"
         self.observer.on_message(words)
         return resumed

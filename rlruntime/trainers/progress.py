@@ -87,3 +87,11 @@ def next_due(previous: int | None, every: int | None, frames: int) -> int | None
     if every is None:
         return None
     return max(previous or 0, (frames // every + 1) * every)
+
+
+def first_due(restored: int | None, every: int | None, frames: int) -> int | None:
+    """Return when something is due first, given when it was in the state that is gone on from: that, but no later than
+    the next multiple of ``every``, and never where ``every`` is None.
+    """
+    due = next_due(None, every, frames)
+    return due if due is None or restored is None else min(restored, due)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,11 +12,11 @@ import torch
 from rlruntime.collectors.inline import InlineCollector
 from rlruntime.errors import CheckpointError
 from rlruntime.policies.actor_critic import ActorCritic
-from rlruntime.policies.artifact import load_parameters
+from rlruntime.policies.artifact import load_parameters, policy_path, read_policy_file
 from rlruntime.seeding import ENVIRONMENT, stream_seeds
 from rlruntime.trainers.algorithms.ppo import PPO
 from rlruntime.trainers.callbacks import CallbackList
-from rlruntime.trainers.checkpoint import Checkpoint, ResumeClass
+from rlruntime.trainers.checkpoint import Checkpoint, ResumeClass, is_checkpoint, read_checkpoint
 from rlruntime.trainers.progress import Progress
 from rlruntime.trainers.state_tree import snapshot_tree
 
@@ -80,6 +81,26 @@ class RunState:
                 f"the state in {checkpoint.path} doesn't fit this run: {error}",
                 remedy="resume with the manifest that wrote it, or train into a new folder",
             ) from error
+
+
+def load_initial_policy(policy: ActorCritic, source: Path) -> None:
+    """Give ``policy`` the parameters of another job's: of its run folder, its policy file, or one of its checkpoints.
+
+    Raises:
+        CheckpointError: there is no policy, or that of another network.
+    """
+    if not is_checkpoint(source):
+        path = policy_path(source)
+        load_parameters(policy, read_policy_file(path)[1], path)
+        return
+    state = read_checkpoint(source, own_run=False).state
+    if not isinstance(state.get("policy"), dict):
+        raise CheckpointError(
+            f"the checkpoint {source} holds no policy",
+            field="spec.training.checkpoint.initFrom",
+            remedy="give a checkpoint of algorithm PPO",
+        )
+    load_parameters(policy, _tensors(state["policy"]), source)
 
 
 def _tensors(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -193,3 +194,46 @@ def test_a_resume_with_rollouts_of_another_length_acts_on_the_observation_where_
         result = trainer.run(folder, resume=True)
     assert (result["status"], result["resumed"]["class"]) == ("Succeeded", "exact")
     assert torch.equal(first[0], saved)
+
+
+def test_init_from_takes_a_checkpoint_too(tmp_path: Path) -> None:
+    run_job(small_job(), tmp_path / "other")
+    checkpoint = find_checkpoint(tmp_path / "other")
+    for name, source in (("run", tmp_path / "other"), ("checkpoint", checkpoint)):
+        run_job(small_job(totalFrames=200, checkpoint={"initFrom": str(source)}), tmp_path / name)
+    assert timeless(tmp_path / "run") == timeless(tmp_path / "checkpoint")
+
+
+def test_a_run_killed_before_its_first_checkpoint_still_starts_with_the_policy_of_init_from(tmp_path: Path) -> None:
+    run_job(small_job(seed=5), tmp_path / "other")
+    job = small_job(checkpoint={"initFrom": str(tmp_path / "other")})
+    run_job(job, tmp_path / "whole")
+    run_job(job, tmp_path / "cut", stop_after=2)
+    shutil.rmtree(tmp_path / "cut" / "checkpoints")  # as if it had been killed
+    resumed = run_job(job, tmp_path / "cut", resume=True)
+    assert (resumed["status"], resumed["resumed"]) == ("Succeeded", None)
+    assert timeless(tmp_path / "cut") == timeless(tmp_path / "whole")
+
+
+def test_a_job_continued_from_one_that_reached_its_reward_trains_on(tmp_path: Path) -> None:
+    first = run_job(small_job(evaluation={"everyFrames": 300, "stopAtReward": 1.0, "episodes": 2}), tmp_path / "a")
+    assert (first["reason"], first["iterations"]) == ("RewardReached", 4)
+    second = run_job(small_job(checkpoint={"resumeFrom": str(tmp_path / "a")}), tmp_path / "b")
+    assert (second["status"], second["reason"]) == ("Succeeded", "TotalFrames")
+    assert second["frames"] >= 960
+
+
+@pytest.mark.parametrize("before", [{}, {"everyFrames": 100_000}])
+def test_a_resumed_run_evaluates_and_saves_as_often_as_its_new_manifest_says(
+    before: dict[str, Any], tmp_path: Path
+) -> None:
+    run_job(small_job(evaluation={"episodes": 1, **before}, checkpoint=before), tmp_path / "a", stop_after=6)
+    stopped_at = records(tmp_path / "a")[-1]["frames"]
+    job = small_job(evaluation={"episodes": 1, "everyFrames": 100}, checkpoint={"everyFrames": 100, "keep": 99})
+    run_job(job, tmp_path / "a", resume=True)
+    rows = records(tmp_path / "a")
+    later = sorted({row["frames"] for row in rows if row["frames"] > stopped_at})
+    thresholds = {frames // 100 for frames in later}
+    assert len([row for row in rows if "evaluation/reward_mean" in row]) == len(thresholds)
+    saved = [path for path in (tmp_path / "a" / "checkpoints").glob("step-*") if int(path.name[5:]) > stopped_at]
+    assert len(saved) >= len(thresholds)
