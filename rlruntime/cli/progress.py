@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -158,7 +159,18 @@ class _Written:
             self._stream.write(text + "\n")
             self._stream.flush()
         except (OSError, ValueError):
+            _discard_rest(self._stream)
             self._stream = None
+
+
+def _discard_rest(stream: TextIO) -> None:
+    """Let what the stream still holds go nowhere; else Python writes it at exit, and complains."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, stream.fileno())
+        finally:
+            os.close(nowhere)
 
 
 class _Throttled:

@@ -103,8 +103,8 @@ class RunObserver(Observer):
         evaluation = result.get("evaluation")
         words = [f"{result['status'].lower()}: {result.get('message', '')}".rstrip(": ")]
         if evaluation:
-            mean, std = evaluation["rewardMean"], evaluation["rewardStd"]
-            words.append(f"final evaluation {mean:.4g} ± {std:.2g} over {evaluation['episodes']} fresh episodes")
+            mean, std = _rounded(evaluation["rewardMean"], 4), _rounded(evaluation["rewardStd"], 2)
+            words.append(f"final evaluation {mean} ± {std} over {evaluation['episodes']} fresh episodes")
         words.append(f"{result['frames']:,} frames in {elapsed_s:.1f} s")
         words.append(f"see {folder}")
         if self._reporter is not None:
@@ -153,3 +153,8 @@ class RunObserver(Observer):
             ready=lambda: None if self._ready else "starting",
             status=lambda: self._status,
         )
+
+
+def _rounded(value: float, digits: int) -> str:
+    """Return that many significant digits, or the whole number where it has more: no exponent."""
+    return f"{value:.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"

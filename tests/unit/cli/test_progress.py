@@ -8,11 +8,17 @@ import select
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rlruntime.cli.progress import Reporter, make_reporter
+from rlruntime.cli.run_observer import RunObserver
+from rlruntime.spec.loader import load_manifests
+from rlruntime.trainers.progress import Progress
+
+ROOT = Path(__file__).parents[3]
 
 
 class Clock:
@@ -182,3 +188,42 @@ def test_terminal_shows_a_bar_with_rate_time_left_reward_and_phases() -> None:
     took_s = float(text.rsplit("done after ", 1)[1].split()[0])
     # Five times a second, and anew around each of the two lines printed above it, at the start and at the end.
     assert text.count("frames/s") <= took_s / 0.2 + 8, "100 iterations refresh the display more often than is seen"
+
+
+def test_a_reader_that_goes_away_leaves_no_complaint_at_exit() -> None:
+    program = (
+        "import sys; from rlruntime.cli.progress import make_reporter;"
+        "reporter = make_reporter(1, quiet=False, log_format='text', stream=sys.stdout);"
+        "reporter.message('begins'); sys.stdin.read(); reporter.message('goes on'); reporter.close('succeeded')"
+    )
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with subprocess.Popen([sys.executable, "-c", program], env=buffered, text=True, **pipes) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stderr is not None
+        assert child.stdout.readline() == "begins\n"
+        child.stdout.close()
+        child.stdin.close()
+        assert child.stderr.read() == ""
+    assert child.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "words"),
+    [
+        (346.85, 137.9, "346.9 ± 138"),
+        (500.0, 0.0, "500 ± 0"),
+        (-12345.6, 999.6, "-12346 ± 1000"),
+        (0.9604, 0.0123, "0.9604 ± 0.012"),
+    ],
+)
+def test_the_outcome_tells_rewards_of_any_size_without_an_exponent(mean: float, std: float, words: str) -> None:
+    stream = io.StringIO()
+    job = load_manifests(ROOT / "examples/01-ppo-cartpole.yaml")[0]
+    with RunObserver(job, quiet=False, log_format="text", stream=stream) as observer:
+        observer.on_start(Progress())
+        evaluation = {"rewardMean": mean, "rewardStd": std, "episodes": 20}
+        observer.finish({"status": "Succeeded", "frames": 1000, "evaluation": evaluation}, Path("runs/a"), 1.0)
+    outcome = f"succeeded; final evaluation {words} over 20 fresh episodes; 1,000 frames in 1.0 s; see runs/a"
+    assert stream.getvalue().splitlines()[-1] == outcome
