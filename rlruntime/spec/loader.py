@@ -241,9 +241,9 @@ def _nearest_file(path: Path) -> str:
     try:
         names = {entry.stem: entry.name for entry in path.parent.iterdir() if entry.suffix == path.suffix}
     except OSError:
-        return "see the path"
+        return "check the path"
     near = difflib.get_close_matches(path.stem, names, n=1)
-    return f"did you mean {names[near[0]]!r}?" if near else "see the path"
+    return f"did you mean {names[near[0]]!r}?" if near else "check the path"
 
 
 class _NodeLoader(yaml.BaseLoader):

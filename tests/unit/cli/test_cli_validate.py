@@ -41,7 +41,7 @@ def test_every_file_and_document_is_reported_and_any_wrong_one_makes_78(tmp_path
     assert done.stdout == f"{two}: RLJob ppo-cartpole: valid\n{two}: RLJob other: valid\n"
     assert done.stderr == (
         f"rljob: error: {wrong}:31: spec.training.ppo.gama: there is no such field; did you mean 'gamma'?\n"
-        f"rljob: error: {tmp_path}/absent.yaml: there is no such file; see the path\n"
+        f"rljob: error: {tmp_path}/absent.yaml: there is no such file; check the path\n"
         "rljob: error: standard input:23: spec.training.network.config.activation: must be one of Tanh, ReLU, ELU,"
         " SiLU, GELU (got 'Tan'); did you mean 'Tanh'?\n"
     )
