@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import math
 import sys
 import time
 from pathlib import Path
@@ -36,7 +38,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--log-format", choices=("text", "json"), default="text", help="how progress is printed")
     parser.add_argument(
         "--grace-seconds",
-        type=float,
+        type=_seconds,
         default=2.5,
         metavar="S",
         help="after a signal, how long to wait for the next phase before the last state is saved (default: 2.5)",
@@ -71,7 +73,10 @@ def run(arguments: argparse.Namespace) -> int:
             stop_signal=lambda: guard.requested,
             acknowledge_stop=guard.acknowledge,
         )
-        with open_run_folder(job.metadata.name, arguments.out, resume=arguments.resume) as folder:
+        with (
+            contextlib.closing(trainer),
+            open_run_folder(job.metadata.name, arguments.out, resume=arguments.resume) as folder,
+        ):
             remember_code(folder.path, code_folder(arguments.file))
             observer.on_folder(folder.path)
             started = time.monotonic()
@@ -109,3 +114,10 @@ def load_job(file: str, overrides: list[str]) -> Any:
 def code_folder(file: str) -> Path:
     """Return the folder whose modules a manifest may name: its own."""
     return Path.cwd() if file == "-" else Path(file).resolve().parent
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
+    return seconds

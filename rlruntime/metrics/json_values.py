@@ -10,7 +10,8 @@ from typing import Any
 def finite(value: Any) -> Any:
     """Return a tree with every float that isn't finite made None: JSON knows no NaN and no infinity.
 
-    Keys become strings and tuples lists. Scalars of NumPy and of torch become Python's.
+    Keys become strings and tuples lists. Scalars, arrays and tensors of NumPy and of torch become
+    Python's numbers and lists.
     """
     if isinstance(value, (str, int)) or value is None:
         return value
@@ -20,4 +21,4 @@ def finite(value: Any) -> Any:
         return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [finite(item) for item in value]
-    return finite(value.item()) if hasattr(value, "item") else str(value)
+    return finite(value.tolist()) if hasattr(value, "tolist") else str(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ class AnyTrainer(Protocol):
 
     def run(self, folder: RunFolder, *, resume: bool = False) -> dict[str, Any]:
         """Train into the folder and return what ``result.json`` says."""
+
+    def close(self) -> None:
+        """Free what a trainer that didn't run holds. May be called twice."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,8 @@ def train(
     """
     job = manifest if isinstance(manifest, RLJob) else load_one(manifest)
     trainer = make_trainer(job, observer=observer)
-    with open_run_folder(job.metadata.name, None if out is None else Path(out), resume=resume) as folder:
+    path = None if out is None else Path(out)
+    with contextlib.closing(trainer), open_run_folder(job.metadata.name, path, resume=resume) as folder:
         result = trainer.run(folder, resume=resume)
         draw_curves(folder, job)
         return Run(folder.path, result)

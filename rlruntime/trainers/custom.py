@@ -10,7 +10,7 @@ from typing import Any
 
 from rlruntime.envs.make import make_vector_env
 from rlruntime.envs.protocol import VectorEnv
-from rlruntime.errors import ConfigError, RLJobError
+from rlruntime.errors import CheckpointError, ConfigError, RLJobError, one_line
 from rlruntime.registry import import_object
 from rlruntime.spec.manifest import RLJob
 from rlruntime.spec.training.training import TrainingSpec
@@ -94,7 +94,7 @@ class CustomTrainer:
         if custom is None:
             raise ConfigError("the section is missing", field="spec.training.custom", remedy="give an entrypoint")
         self.job, self.observer, self.stop_signal = job, observer or Observer(), stop_signal
-        self.config = dict(custom.config)
+        self.entrypoint, self.config = custom.entrypoint, dict(custom.config)
         self.function = import_object(custom.entrypoint, field=_ENTRYPOINT_FIELD)
         if not callable(self.function):
             raise ConfigError(
@@ -104,10 +104,14 @@ class CustomTrainer:
                 remedy="name a function that takes a CustomContext",
             )
 
+    def close(self) -> None:
+        """Do nothing: the function closes what it opens."""
+
     def run(self, folder: RunFolder, *, resume: bool = False) -> dict[str, Any]:
         """Call the function and write what it returns, a mapping or None, into ``result.json``.
 
         Raises:
+            CheckpointError: the checkpoint to resume from was written by another algorithm.
             RLJobError: the function raised.
         """
         started, training = perf_counter(), self.job.spec.training
@@ -115,7 +119,7 @@ class CustomTrainer:
         latest = store.latest() if resume else None
         saved: dict[str, Any] = {"state": None, "numRecords": 0}
         if latest is not None:
-            saved = read_checkpoint(latest).state
+            saved = _state_of_custom(latest)
         folder.write_manifest(self.job.to_document())
         folder.truncate_metrics(int(saved["numRecords"]))
         logger = JsonLinesLogger(folder.metrics)
@@ -131,16 +135,26 @@ class CustomTrainer:
             result |= {"status": "Stopped" if stopped else "Succeeded", "reason": "Signal" if stopped else "Returned"}
             result["returned"] = returned
             return result
-        except RLJobError as error:
-            result |= {"reason": type(error).__name__, "message": str(error)}
-            raise
         except Exception as error:
-            result |= {"reason": type(error).__name__, "message": str(error)}
+            result |= {"reason": type(error).__name__, "message": one_line(str(error))}
+            if isinstance(error, RLJobError):
+                raise
             raise RLJobError(
-                f"{training.custom.entrypoint if training.custom else ''} raised {type(error).__name__}: {error}"
+                one_line(f"{self.entrypoint} raised {type(error).__name__}: {error}; see where with --debug")
             ) from error
         finally:
             logger.close()
             elapsed = perf_counter() - started
             result |= {"frames": context._progress.frames, "time": {"elapsedSeconds": elapsed}}
             folder.write_result(result)
+
+
+def _state_of_custom(path: Path) -> dict[str, Any]:
+    state = read_checkpoint(path).state
+    if not isinstance(state, dict) or state.keys() != {"state", "numRecords"}:
+        raise CheckpointError(
+            f"the checkpoint {path} was not written by algorithm Custom",
+            field="spec.training.algorithm",
+            remedy="resume with the manifest that wrote it, or train into a new folder",
+        )
+    return state

@@ -163,6 +163,9 @@ class Trainer:
         self._folder: RunFolder | None = None
         self._loggers: Loggers | None = None
         self._last_checkpoint: Path | None = None
+        self._resumed: _Resumed | None = None
+        self._started = 0.0
+        self._ended = False
 
     def run(self, folder: RunFolder, *, resume: bool = False) -> dict[str, Any]:
         """Train, and leave the manifest, metrics, checkpoints, the policy and the result in ``folder``.
@@ -180,23 +183,31 @@ class Trainer:
         """
         threads_before = torch.get_num_threads()
         torch.set_num_threads(self.num_threads)
-        started = perf_counter()
-        self._folder = folder
+        self._started, self._folder = perf_counter(), folder
+        failure: BaseException | None = None
         try:
             self._store = CheckpointStore(folder.checkpoints, self.training.checkpoint.keep)
-            resumed = self._restore(folder, resume)
+            self._resumed = self._restore(folder, resume)
             folder.write_manifest(self.job.to_document())
-            self._loggers = self._open_loggers(folder, resumed)
+            self._loggers = self._open_loggers(folder, self._resumed)
             outcome, final = self._train(self._loggers)
-            result = self._result(outcome, final, resumed, perf_counter() - started)
+            result = self._result(outcome, final)
+            self._ended = True
             folder.write_result(result)
             return result
-        except Exception as error:
-            self._fail(folder, error, perf_counter() - started)
+        except BaseException as error:
+            failure = error
+            if isinstance(error, Exception):
+                self._fail(folder, error)
             raise
         finally:
             torch.set_num_threads(threads_before)
-            self._close()
+            self._shut_down(failure)
+
+    def close(self) -> None:
+        """Close the environments; `run` does it by itself. May be called twice."""
+        self.evaluator.close()
+        self.collector.close()
 
     def save_last_snapshot(self, wait_s: float = 60.0) -> None:
         """Write the state of the last boundary; safe to call from another thread while the loop is stuck in a phase.
@@ -220,11 +231,16 @@ class Trainer:
             self._write_lock.release()
 
     def abandon(self, signum: int) -> None:
-        """Save the last boundary and say so in the result, for a process that is about to be ended by a signal."""
+        """Save the last boundary and say so in the result, for a process that is about to be ended by a signal.
+
+        A run that has ended stays as it is: only its curves were missing.
+        """
+        if self._ended:
+            return
         self.save_last_snapshot(wait_s=0.5)
-        if self._folder is not None:
+        if self._folder is not None and self._snapshot is not None:
             outcome = Outcome("Stopped", "Signal", f"stopped by signal {signum}; continue with --resume")
-            self._folder.write_result(self._result(outcome, None, None, self.timers.totals().get("collect", 0.0)))
+            self._folder.write_result(self._result(outcome))
 
     # The loop.
 
@@ -484,10 +500,9 @@ class Trainer:
             loggers.append(build("logger", part, context, field=f"spec.training.loggers[{number}]"))
         return Loggers(loggers)
 
-    def _result(
-        self, outcome: Outcome, final: EvaluationResult | None, resumed: _Resumed | None, elapsed: float
-    ) -> dict[str, Any]:
-        progress, snapshot = self.progress, self._snapshot
+    def _result(self, outcome: Outcome, final: EvaluationResult | None = None) -> dict[str, Any]:
+        progress, snapshot, resumed = self.progress, self._snapshot, self._resumed
+        elapsed = perf_counter() - self._started
         frames_here = progress.frames - (resumed.frames if resumed is not None else 0)
         result: dict[str, Any] = {
             "name": self.job.metadata.name,
@@ -532,20 +547,22 @@ class Trainer:
         folder = self._folder
         return None if path is None or folder is None else str(path.relative_to(folder.path))
 
-    def _fail(self, folder: RunFolder, error: Exception, elapsed: float) -> None:
+    def _fail(self, folder: RunFolder, error: Exception) -> None:
         """Tell callbacks, save the last boundary, and say in the result what happened; never hide ``error``."""
         self.callbacks.on_exception(self, error)
-        if self._snapshot is None:  # it never began: an earlier run's result stays as it is
+        never_began = self._snapshot is None and (self._loggers is None or folder.result.exists())
+        if never_began:  # an earlier run's result stays as it is
             return
         try:
             self.save_last_snapshot()
-            outcome = Outcome("Failed", type(error).__name__, str(error))
-            folder.write_result(self._result(outcome, None, None, elapsed))
+            folder.write_result(self._result(Outcome("Failed", type(error).__name__, str(error))))
         except RLJobError as second:
             error.add_note(str(second))
 
-    def _close(self) -> None:
-        """Close everything, whatever else fails on the way."""
+    def _shut_down(self, failure: BaseException | None) -> None:
+        """Close everything, whatever else fails on the way; what does becomes a note on ``failure`` where there is one,
+        so that it never hides the cause.
+        """
         closers: list[Callable[[], None]] = [lambda: self.callbacks.on_shutdown(self)]
         if self._loggers is not None:
             closers.append(self._loggers.close)
@@ -556,8 +573,13 @@ class Trainer:
                 close()
             except Exception as error:
                 failures.append(error)
-        if failures:
-            raise failures[0]
+        if not failures:
+            return
+        shown = failures.pop(0) if failure is None else failure
+        for other in failures:
+            shown.add_note(f"while the run was shut down: {type(other).__name__}: {other}")
+        if failure is None:
+            raise shown
 
     def _require_store(self) -> CheckpointStore:
         if self._store is None:

@@ -257,3 +257,29 @@ def test_a_killed_worker_ends_the_run_with_one_line_and_leaves_no_process(workdi
     assert not psutil.wait_procs(workers, timeout=5)[1]
     result = json.loads((workdir / "run" / "result.json").read_text())
     assert (result["status"], result["reason"]) == ("Failed", "EnvironmentFault")
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-1", "soon"])
+def test_a_grace_period_that_is_no_number_of_seconds_is_refused(seconds: str, workdir: Path) -> None:
+    code, _, err = rljob(workdir, manifest(workdir), f"--grace-seconds={seconds}")
+    assert (code, "--grace-seconds" in err) == (2, True)
+    assert not (workdir / "runs").exists()
+
+
+def test_a_custom_function_that_raises_is_one_line_and_does_not_resume_what_it_did_not_write(workdir: Path) -> None:
+    document = small_document(totalFrames=80)
+    ppo = workdir / "ppo.yaml"
+    ppo.write_text(yaml.safe_dump(document))
+    del document["spec"]["training"]["ppo"]
+    document["spec"]["training"] |= {"algorithm": "Custom", "custom": {"entrypoint": "own:learn"}}
+    custom = workdir / "custom.yaml"
+    custom.write_text(yaml.safe_dump(document))
+    (workdir / "own.py").write_text("def learn(context):\n    raise ValueError('two\\nlines')\n")
+    assert rljob(workdir, custom, "--quiet", "--out", "a") == (
+        1, "", "rljob: error: own:learn raised ValueError: two lines; see where with --debug\n",
+    )  # fmt: skip
+    assert json.loads((workdir / "a" / "result.json").read_text())["message"] == "two lines"
+    assert rljob(workdir, ppo, "--quiet", "--out", "b")[0] == 0
+    code, _, err = rljob(workdir, custom, "--quiet", "--resume", "--out", "b")
+    assert (code, err.count("\n")) == (78, 1)
+    assert "was not written by algorithm Custom" in err

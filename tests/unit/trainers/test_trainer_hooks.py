@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 from typing import Any, ClassVar
 
+import psutil
 import pytest
 from small_jobs import built_trainer, records, run_job, small_job
 
-from rlruntime.errors import EnvironmentFault
+from rlruntime.errors import ConfigError, EnvironmentFault
 from rlruntime.registry import register
-from rlruntime.trainers.callbacks import Callback, Stop
+from rlruntime.trainers.api import train
+from rlruntime.trainers.callbacks import Callback, CallbackList, Stop
 from rlruntime.trainers.run_folder import RunFolder
 
 
@@ -64,6 +66,22 @@ class Recorder(Callback):
 
     def load_state_dict(self, state: Any) -> None:
         self.updates = state["updates"]
+
+
+@register("callback", "TestBadShutdown")
+class BadShutdown(Callback):
+    """Fails as it is shut down."""
+
+    def on_shutdown(self, trainer: Any) -> None:
+        raise OSError("the display is gone")
+
+
+@register("callback", "TestBadSetup")
+class BadSetup(Callback):
+    """Fails before anything was collected."""
+
+    def on_setup(self, trainer: Any) -> Stop | None:
+        raise LookupError("no such display")
 
 
 @pytest.fixture(autouse=True)
@@ -155,3 +173,59 @@ def test_the_environments_are_closed_whatever_happens(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path / "a") as folder:
         trainer.run(folder)
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+def test_what_fails_at_shutdown_is_noted_on_the_error_and_raised_where_there_is_none(tmp_path: Path) -> None:
+    callbacks = [{"type": "TestBadShutdown"}]
+    env = {"factory": "trainer_envs:constant", "kwargs": {"bad_step": 90}, "numEnvs": 4}
+    with pytest.raises(EnvironmentFault) as raised:
+        run_job(small_job(env=env, callbacks=callbacks), tmp_path / "a")
+    assert raised.value.__notes__ == ["while the run was shut down: OSError: the display is gone"]
+    with pytest.raises(OSError, match="the display is gone"):
+        run_job(small_job(totalFrames=80, callbacks=callbacks), tmp_path / "b")
+
+
+def test_a_run_that_fails_before_its_first_rollout_says_so_in_its_result(tmp_path: Path) -> None:
+    with pytest.raises(LookupError):
+        run_job(small_job(callbacks=[{"type": "TestBadSetup"}]), tmp_path / "a")
+    result = json.loads((tmp_path / "a" / "result.json").read_text())
+    assert (result["status"], result["reason"], result["message"]) == ("Failed", "LookupError", "no such display")
+    assert (result["frames"], result["checkpoint"], result["policy"]) == (0, None, None)
+
+
+def test_a_result_written_for_a_deadline_counts_from_where_the_run_was_resumed(tmp_path: Path) -> None:
+    stopped = run_job(small_job(), tmp_path / "a", stop_after=6)
+
+    class Abandon(Callback):
+        def on_update_end(self, trainer: Any, record: Any) -> Stop | None:
+            trainer.abandon(15)
+            raise KeyboardInterrupt
+
+    trainer = built_trainer(small_job(callbacks=[{"type": "TestBadShutdown"}]))
+    trainer.callbacks = CallbackList([Abandon()])
+    with RunFolder.create(tmp_path / "a", resume=True) as folder, pytest.raises(KeyboardInterrupt):
+        trainer.run(folder, resume=True)
+    result = json.loads((tmp_path / "a" / "result.json").read_text())
+    assert (result["status"], result["reason"]) == ("Stopped", "Signal")
+    assert result["resumed"]["frames"] == stopped["frames"]
+    frames_here = result["frames"] - stopped["frames"]
+    assert result["time"]["framesPerSecond"] == pytest.approx(frames_here / result["time"]["elapsedSeconds"])
+    assert result["time"]["elapsedSeconds"] >= sum(result["time"]["phaseSeconds"].values())
+
+
+def test_a_deadline_that_passes_after_the_end_leaves_the_result(tmp_path: Path) -> None:
+    trainer = built_trainer(small_job(totalFrames=80))
+    with RunFolder.create(tmp_path / "a") as folder:
+        trainer.run(folder)
+        before = folder.result.read_bytes()
+        trainer.abandon(15)
+        assert folder.result.read_bytes() == before
+
+
+def test_a_folder_that_is_refused_leaves_no_process(tmp_path: Path) -> None:
+    env = {"id": "CartPole-v1", "numEnvs": 4, "backend": "ProcessPool", "numWorkers": 2}
+    train(small_job(totalFrames=80), out=tmp_path / "a")
+    children = set(psutil.Process().children())
+    with pytest.raises(ConfigError, match="already holds a run"):
+        train(small_job(env=env), out=tmp_path / "a")
+    assert set(psutil.Process().children()) == children
