@@ -14,6 +14,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces as gs
 
+from rlruntime.envs.faults import place_of
 from rlruntime.envs.protocol import leaf_dtype, leaf_shape
 from rlruntime.envs.sampling import ActionSampler, mask_of
 from rlruntime.envs.spaces import ID_FIELD, EnvLayout, Leaf, describe_spaces, leaf_value
@@ -129,7 +130,7 @@ def check_leaf(value: np.ndarray, leaf: Leaf, call: str, field: str, leading: tu
 
 def _fault(call: str, error: Exception) -> EnvironmentFault:
     return EnvironmentFault(
-        f"the environment's first {call} raised {type(error).__name__}: {error}",
+        f"the environment's first {call} raised {type(error).__name__}: {error}{place_of(error)}",
         worker_traceback="".join(traceback.format_exception(error)),
     )
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextvars
 import math
+import sysconfig
 import traceback
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,8 @@ from rlruntime.envs.protocol import StepSlot
 from rlruntime.errors import EXIT_CONFIG, EnvironmentFault, shorten
 
 _SMALL = 4096
+_RUNTIME = str(Path(__file__).parents[1])
+_NOT_OWN = (_RUNTIME, sysconfig.get_path("stdlib"), "<frozen")
 
 
 class UnlearnableFault(EnvironmentFault):
@@ -52,9 +56,23 @@ def raised_in_reset(copy: int, error: BaseException) -> EnvironmentFault:
 def _raised(prefix: str, error: BaseException) -> EnvironmentFault:
     text = shorten(str(error), 300)
     return EnvironmentFault(
-        f"{prefix} {type(error).__name__}{': ' if text else ''}{text}",
+        f"{prefix} {type(error).__name__}{': ' if text else ''}{text}{place_of(error)}",
         worker_traceback="".join(traceback.format_exception(error)),
     )
+
+
+def place_of(error: BaseException) -> str:
+    """Return file and line where an environment raised, as ``" (my_env.py:12)"``; empty where nothing tells.
+
+    It is the innermost line of the user's own code where there is one, not of a library that it called.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [
+        frame for frame in frames if not frame.filename.startswith(_NOT_OWN) and "site-packages" not in frame.filename
+    ]
+    foreign = [frame for frame in frames if not frame.filename.startswith(_RUNTIME)]
+    found = own or foreign
+    return f" ({Path(found[-1].filename).name}:{found[-1].lineno})" if found else ""
 
 
 class FiniteCheck:

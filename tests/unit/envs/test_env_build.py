@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import Any
@@ -164,7 +165,8 @@ def test_an_environment_that_breaks_the_contract_is_refused_before_the_first_ste
 def test_an_environment_that_fails_at_once_is_a_fault_with_its_traceback() -> None:
     with pytest.raises(EnvironmentFault) as caught:
         describe(config(factory="toy_envs:WrongEnv", kwargs={"kind": "raise_in_first_reset"}))
-    assert str(caught.value) == "the environment's first reset raised OSError: no simulator at port 5000"
+    words = "the environment's first reset raised OSError: no simulator at port 5000"
+    assert re.fullmatch(rf"{words} \(toy_envs\.py:\d+\)", str(caught.value))
     assert 'raise OSError("no simulator at port 5000")' in caught.value.worker_traceback
 
 
