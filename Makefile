@@ -19,7 +19,7 @@ INSTALL := $(BIN)/uv pip install --quiet --system-certs --python $(BIN)/python -
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: $(VENV)/.installed-dev ## Install the project with all that its tests need into .venv

@@ -76,6 +76,8 @@ def test_commands_in_the_readme_run_or_are_targets_of_make(folder: Path) -> None
         program, *arguments = shlex.split(line, comments=True)
         if program == "make":
             assert set(arguments) <= targets, line
+        elif program == ".":
+            assert arguments == [".venv/bin/activate"]  # made by make
         else:
             assert program == "rljob", f"{line}: this test doesn't know how to run it"
             run([sys.executable, "-m", "rlruntime.cli.main", *arguments], folder)
