@@ -56,7 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
     from rlruntime.trainers.interrupts import InterruptGuard
     from rlruntime.trainers.loop import Trainer
 
-    observer = RunObserver(job, quiet=arguments.quiet, log_format=arguments.log_format, stream=sys.stdout)
+    quiet = arguments.quiet or sys.stdout is None  # so it is where the standard output was closed at the start
+    observer = RunObserver(job, quiet=quiet, log_format=arguments.log_format, stream=sys.stdout)
     others = [role.name for role in job.spec.roles if role.type != "Trainer"]
     if others:
         observer.on_message(f"the roles {', '.join(others)} act on a cluster only: here one process does everything")

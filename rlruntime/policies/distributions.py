@@ -183,8 +183,8 @@ class DiagonalGaussian(ActionDistribution):
     """Box actions: independent normals with a mean from the head and a standard deviation that doesn't depend on the
     state.
 
-    Where the box is bounded, the policy acts in units in which -1 and 1 are its bounds; samples beyond are clipped on
-    their way to the environment, never in what is learned from.
+    Where the box is bounded (by numbers whose distance float32 holds), the policy acts in units in which -1 and 1 are
+    its bounds; samples beyond are clipped on their way to the environment, never in what is learned from.
     """
 
     low: Tensor
@@ -200,7 +200,7 @@ class DiagonalGaussian(ActionDistribution):
         self.action_dtype = torch.float32
         self.log_std = nn.Parameter(torch.full((self.num_params,), initial_log_std))
         low, high = (torch.from_numpy(bound) for bound in _float32_bounds(space))
-        bounded = low.isfinite() & high.isfinite()
+        bounded = (high - low).isfinite()
         centre = torch.where(bounded, (low + high) / 2, 0.0)
         scale = torch.where(bounded, (high - low) / 2, 1.0)
         self._arrays = tuple(bound.numpy().copy() for bound in (low, high, centre, scale))

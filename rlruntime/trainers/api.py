@@ -54,9 +54,8 @@ def make_trainer(
     acknowledge_stop: Callable[[], None] = lambda: None,
 ) -> Trainer | CustomTrainer:
     """Return the trainer for the manifest's algorithm; see the classes for arguments and errors."""
-    if job.spec.training.algorithm == "Custom":
-        return CustomTrainer(job, observer=observer, stop_signal=stop_signal)
-    return Trainer(job, observer=observer, stop_signal=stop_signal, acknowledge_stop=acknowledge_stop)
+    kind = CustomTrainer if job.spec.training.algorithm == "Custom" else Trainer
+    return kind(job, observer=observer, stop_signal=stop_signal, acknowledge_stop=acknowledge_stop)
 
 
 def train(

@@ -42,12 +42,19 @@ class CustomContext:
     _observer: Observer
     _logger: JsonLinesLogger
     _store: CheckpointStore
+    _acknowledge_stop: Callable[[], None] = lambda: None
     _progress: Progress = field(default_factory=Progress)
 
     @property
     def stop_requested(self) -> bool:
-        """Whether a signal asks the function to save its state and return; look at least once a second."""
-        return self._stop_signal() is not None
+        """Whether a signal asks the function to save its state and return; look at least once a second.
+
+        A function that hasn't looked within the grace period is ended; one that has may take its time to save.
+        """
+        if self._stop_signal() is None:
+            return False
+        self._acknowledge_stop()
+        return True
 
     def make_env(self) -> VectorEnv:
         """Return the environment of the manifest; the function closes it."""
@@ -82,18 +89,25 @@ class CustomTrainer:
         job: the manifest.
         observer: told what happens.
         stop_signal: not None once a signal asks to stop.
+        acknowledge_stop: called once the function has noticed.
 
     Raises:
         ConfigError: the function can't be imported.
     """
 
     def __init__(
-        self, job: RLJob, *, observer: Observer | None = None, stop_signal: Callable[[], int | None] = lambda: None
+        self,
+        job: RLJob,
+        *,
+        observer: Observer | None = None,
+        stop_signal: Callable[[], int | None] = lambda: None,
+        acknowledge_stop: Callable[[], None] = lambda: None,
     ) -> None:
         custom = job.spec.training.custom
         if custom is None:
             raise ConfigError("the section is missing", field="spec.training.custom", remedy="give an entrypoint")
-        self.job, self.observer, self.stop_signal = job, observer or Observer(), stop_signal
+        self.job, self.observer = job, observer or Observer()
+        self.stop_signal, self._acknowledge_stop = stop_signal, acknowledge_stop
         self.entrypoint, self.config = custom.entrypoint, dict(custom.config)
         self.function = import_object(custom.entrypoint, field=_ENTRYPOINT_FIELD)
         if not callable(self.function):
@@ -124,7 +138,15 @@ class CustomTrainer:
         folder.truncate_metrics(int(saved["numRecords"]))
         logger = JsonLinesLogger(folder.metrics)
         context = CustomContext(
-            training, self.config, folder.path, saved["state"], self.stop_signal, self.observer, logger, store
+            training,
+            self.config,
+            folder.path,
+            saved["state"],
+            self.stop_signal,
+            self.observer,
+            logger,
+            store,
+            self._acknowledge_stop,
         )
         context._progress.num_records = int(saved["numRecords"])
         self.observer.on_start(context._progress)

@@ -253,6 +253,8 @@ def _normalised(advantage: Tensor) -> Tensor:
 
 def _explained_variance(batch: Batch) -> float:
     """Return 1 - Var(target - value) / Var(target), 1 where values are perfect; 0 where targets don't vary."""
+    if batch.target.numel() == 0:
+        return 0.0
     variance = float(batch.target.var(correction=0))
     residual = float((batch.target - batch.behaviour_value).var(correction=0))
     return 1.0 - residual / variance if variance > 0 else 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import signal
 import subprocess
@@ -283,3 +284,33 @@ def test_a_custom_function_that_raises_is_one_line_and_does_not_resume_what_it_d
     code, _, err = rljob(workdir, custom, "--quiet", "--resume", "--out", "b")
     assert (code, err.count("\n")) == (78, 1)
     assert "was not written by algorithm Custom" in err
+
+
+def test_a_custom_function_that_has_seen_the_signal_may_save_for_longer_than_the_grace_period(workdir: Path) -> None:
+    document = small_document(totalFrames=80)
+    del document["spec"]["training"]["ppo"]
+    document["spec"]["training"] |= {"algorithm": "Custom", "custom": {"entrypoint": "own:learn"}}
+    path = workdir / "custom.yaml"
+    path.write_text(yaml.safe_dump(document))
+    (workdir / "own.py").write_text(
+        "import time\n"
+        "def learn(context):\n"
+        "    context.log({'frames': 1, 'iteration': 1})\n"
+        "    while not context.stop_requested:\n"
+        "        time.sleep(0.01)\n"
+        "    time.sleep(1.5)\n"
+        "    context.save({'weights': 1}, 1)\n"
+    )
+    process = start(workdir, path, "--quiet", "--out", "run", "--grace-seconds", "0.5")
+    wait_for_records(workdir / "run", 1, process)
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=30) == ("", "")
+    assert process.returncode == 143
+    assert json.loads((workdir / "run" / "result.json").read_text())["status"] == "Stopped"
+    assert (workdir / "run" / "checkpoints" / "step-1").is_dir()
+
+
+def test_a_run_whose_output_was_closed_from_the_start_trains_in_silence(workdir: Path) -> None:
+    code, _, err = rljob(workdir, manifest(workdir, totalFrames=80), "--out", "run", preexec_fn=lambda: os.close(1))
+    assert (code, err) == (0, "")
+    assert json.loads((workdir / "run" / "result.json").read_text())["status"] == "Succeeded"

@@ -162,6 +162,14 @@ def test_box_actions_are_scaled_to_their_bounds_and_clipped_on_the_way_out() -> 
     assert distribution.to_env_tensor(torch.from_numpy(actions)).tolist() == expected
 
 
+def test_bounds_too_far_apart_for_float32_count_as_none() -> None:
+    space = spaces.Box(np.array([-3e38, -1e308]), np.array([3e38, 1e308]), dtype=np.float64)
+    gaussian = make_distribution(space)
+    actions = [[0.0, 0.0], [2.0, -3.0]]
+    assert gaussian.to_env(np.array(actions, np.float32)).tolist() == actions
+    assert gaussian.to_env_tensor(torch.tensor(actions)).tolist() == actions
+
+
 def test_noise_repeats_with_the_generators_seed() -> None:
     distribution = make_distribution(SPACES["multi"])
     params = torch.zeros(1, 5)

@@ -60,6 +60,17 @@ def test_reset_rows_are_not_learned_from_whatever_they_hold() -> None:
     assert torch.equal(*results)
 
 
+def test_a_rollout_without_a_valid_row_changes_nothing() -> None:
+    policy = small_policy()
+    ppo, rollout = PPO(PPOConfig(), policy), rollout_of(policy)
+    rollout.valid.zero_()
+    rollout.num_valid = 0
+    before = ppo.parameters.data.clone()
+    outcome = ppo.update(rollout)
+    assert (outcome["optim/steps"], outcome["policy/explained_variance"]) == (0.0, 0.0)
+    assert torch.equal(ppo.parameters.data, before)
+
+
 def test_the_rewarded_action_becomes_more_probable() -> None:
     policy = small_policy()
     ppo = PPO(PPOConfig(learning_rate=1e-2, minibatch_size=16), policy)
