@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlruntime.cli.user_code import add_code_option, make_importable
+from rlruntime.cli.user_code import add_code_option, use_code
 from rlruntime.errors import EXIT_OK
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def add_parser(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Evaluate, print the outcome, and return the exit code."""
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-    make_importable(arguments.run, arguments.code)
+    use_code(arguments.run, arguments.code)
     from rlruntime.cli.video import record_episodes, require_video
     from rlruntime.policies.artifact import load_policy
     from rlruntime.seeding import FINAL_EVALUATION, stream_seed, stream_seeds

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rlruntime.cli.user_code import add_code_option, make_importable
+from rlruntime.cli.user_code import add_code_option, use_code
 from rlruntime.errors import EXIT_OK
 
 _FORMATS = ("safetensors", "torch", "onnx")
@@ -30,7 +30,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Export, print a line per file, and return the exit code."""
-    make_importable(arguments.run, arguments.code)
+    use_code(arguments.run, arguments.code)
     from rlruntime.policies.export import export_policy
 
     source: Path = arguments.run

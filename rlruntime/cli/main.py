@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from rlruntime.cli.output import print_error
 from rlruntime.errors import EXIT_FAULT, EXIT_SIGINT, MissingExtraError, RLJobError
+from rlruntime.spec.problems import ManifestError
 
 COMMANDS: tuple[str, ...] = ("run", "validate", "evaluate", "export", "tune_env", "crd", "schema", "version")
 """Modules of this package, each with a function ``add_parser(subparsers)``, in the order of the help.
@@ -18,6 +19,7 @@ COMMANDS: tuple[str, ...] = ("run", "validate", "evaluate", "export", "tune_env"
 It adds a parser and sets its default ``handler``: a function from the parsed arguments to the exit code.
 """
 
+_EXIT_USAGE = 2  # argparse's own
 _EXTRA_OF_PACKAGE = {
     **dict.fromkeys(
         ("torch", "tensordict", "gymnasium", "numpy", "safetensors", "prometheus_client", "rich", "matplotlib"),
@@ -35,7 +37,11 @@ _EXTRA_OF_PACKAGE = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``rljob`` with ``argv`` (default: the process's arguments) and return its exit code."""
-    arguments = parser().parse_args(argv)
+    root = parser()
+    arguments = root.parse_args(argv)
+    if arguments.command is None:
+        root.print_help(sys.stderr)
+        return _EXIT_USAGE
     try:
         return int(arguments.handler(arguments))
     except RLJobError as error:
@@ -62,7 +68,7 @@ def parser() -> argparse.ArgumentParser:
     )
     debug = "show the traceback of an error"
     root.add_argument("--debug", action="store_true", help=debug)
-    subparsers = root.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    subparsers = root.add_subparsers(dest="command", metavar="COMMAND")
     for name in COMMANDS:
         importlib.import_module(f"rlruntime.cli.{name}").add_parser(subparsers)
     for command in subparsers.choices.values():
@@ -73,7 +79,8 @@ def parser() -> argparse.ArgumentParser:
 def _report(error: RLJobError, *, debug: bool) -> int:
     if debug:
         traceback.print_exc()
-    print_error(error)
+    for problem in error.problems if isinstance(error, ManifestError) else (error,):
+        print_error(problem)
     return error.exit_code
 
 

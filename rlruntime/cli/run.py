@@ -6,11 +6,11 @@ import argparse
 import contextlib
 import math
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 from rlruntime.errors import EXIT_OK, ConfigError, RLJobError
+from rlruntime.user_code import code_folder, make_importable, remember_code
 
 
 def add_parser(subparsers: Any) -> None:
@@ -51,7 +51,6 @@ def run(arguments: argparse.Namespace) -> int:
     job = load_job(arguments.file, arguments.override)
     # Torch and the rest are loaded here, once the manifest is known to be sound.
     from rlruntime.cli.run_observer import RunObserver
-    from rlruntime.cli.user_code import remember_code
     from rlruntime.trainers.api import draw_curves, make_trainer, open_run_folder
     from rlruntime.trainers.interrupts import InterruptGuard
     from rlruntime.trainers.loop import Trainer
@@ -80,14 +79,13 @@ def run(arguments: argparse.Namespace) -> int:
         ):
             remember_code(folder.path, code_folder(arguments.file))
             observer.on_folder(folder.path)
-            started = time.monotonic()
             result = trainer.run(folder, resume=arguments.resume)
             if result["status"] == "Succeeded":
                 try:
                     draw_curves(folder, job)
                 except RLJobError as error:
                     observer.on_message(f"no curves: {error}")
-            observer.finish(result, folder.path, time.monotonic() - started)
+            observer.finish(result, folder.path)
         return EXIT_OK if result["status"] == "Succeeded" else guard.exit_code
 
 
@@ -97,24 +95,22 @@ def load_job(file: str, overrides: list[str]) -> Any:
     Raises:
         ConfigError: it isn't valid, or the file holds several manifests.
     """
-    from rlruntime.spec.loader import load_documents, parse_manifest, read_source, source_name
+    from rlruntime.spec.loader import parse_document, parse_manifest, read_documents, read_source, source_name
     from rlruntime.spec.overrides import apply_overrides
     from rlruntime.spec.training.components import check_components
 
     source = source_name(file)
-    documents = load_documents(read_source(file), source)
+    documents = read_documents(read_source(file), source)
     if len(documents) != 1:
         raise ConfigError(f"{source} holds {len(documents)} manifests where one is run", remedy="give a file with one")
-    parse_manifest(documents[0], source)
-    job = parse_manifest(apply_overrides(documents[0], overrides), source)
-    check_components(job.spec.training)
-    sys.path.insert(0, str(code_folder(file)))
+    document = documents[0]
+    job = parse_document(document)
+    check_components(job.spec.training, document.locate)
+    if overrides:
+        job = parse_manifest(apply_overrides(document.value, overrides), source)
+        check_components(job.spec.training)
+    make_importable(code_folder(file))
     return job
-
-
-def code_folder(file: str) -> Path:
-    """Return the folder whose modules a manifest may name: its own."""
-    return Path.cwd() if file == "-" else Path(file).resolve().parent
 
 
 def _seconds(text: str) -> float:

@@ -98,14 +98,14 @@ class RunObserver(Observer):
     def on_phase(self, name: str) -> None:
         self._heartbeat.beat()
 
-    def finish(self, result: Mapping[str, Any], folder: Path, elapsed_s: float) -> None:
+    def finish(self, result: Mapping[str, Any], folder: Path) -> None:
         """Show the outcome."""
         evaluation = result.get("evaluation")
         words = [f"{result['status'].lower()}: {result.get('message', '')}".rstrip(": ")]
         if evaluation:
             mean, std = _rounded(evaluation["rewardMean"], 4), _rounded(evaluation["rewardStd"], 2)
             words.append(f"final evaluation {mean} ± {std} over {evaluation['episodes']} fresh episodes")
-        words.append(f"{result['frames']:,} frames in {elapsed_s:.1f} s")
+        words.append(f"{result['frames']:,} frames in {result['time']['elapsedSeconds']:.1f} s")
         words.append(f"see {folder}")
         if self._reporter is not None:
             self._reporter.close("; ".join(words), result)

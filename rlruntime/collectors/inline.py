@@ -162,6 +162,8 @@ class InlineCollector:
         self._generator.set_state(state["generator"])
         self.env.reset(seeds, self._first_slot)
         self._tracker = EpisodeTracker(self.env.num_envs)
+        for transform in self.policy.transforms:
+            transform.restart_episodes()  # type: ignore[operator]
         self._has_observation, self._last_row, self._learned_from = True, 0, True
 
     def _fill(self, rollout: Rollout) -> None:

@@ -27,6 +27,7 @@ from rlruntime.policies.actor_critic import ActorCritic, build_policy
 from rlruntime.policies.observations import ObservationTensor, leading_size, space_leaves
 from rlruntime.policies.spaces_json import spaces_from_json, spaces_to_json
 from rlruntime.spec.training.component import Component
+from rlruntime.user_code import make_importable, remembered_code
 
 FORMAT_VERSION = 1
 POLICY_FILE = Path("policy") / "policy.safetensors"
@@ -135,7 +136,7 @@ def load_policy(run: str | os.PathLike[str], *, device: str = "cpu", seed: int =
     """Read a trained policy.
 
     Args:
-        run: a run folder, or a policy file.
+        run: a run folder, or a policy file. The modules of its user's that a run remembers become importable.
         device: where it shall live.
         seed: of the noise where actions are sampled.
 
@@ -144,6 +145,9 @@ def load_policy(run: str | os.PathLike[str], *, device: str = "cpu", seed: int =
         ConfigError: a class of the user's that it needs can't be imported.
     """
     path = policy_path(Path(run))
+    code = remembered_code(Path(run))
+    if code is not None:
+        make_importable(code)
     document, tensors = read_policy_file(path)
     try:
         spaces = spaces_from_json(document["spaces"])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from rlruntime.errors import ConfigError
+from rlruntime.errors import ConfigError, MissingExtraError
 from rlruntime.spec.loader import load_manifests
 from rlruntime.spec.manifest import RLJob
 from rlruntime.trainers.curves import plot_curves
@@ -17,6 +17,7 @@ from rlruntime.trainers.custom import CustomTrainer
 from rlruntime.trainers.loop import Trainer
 from rlruntime.trainers.observer import Observer
 from rlruntime.trainers.run_folder import RunFolder
+from rlruntime.user_code import code_folder, make_importable, remember_code
 
 RUNS_FOLDER = Path("runs")
 
@@ -68,7 +69,7 @@ def train(
     """Train what a manifest says, on this machine.
 
     Args:
-        manifest: a manifest, or the path of a file with one.
+        manifest: a manifest, or the path of a file with one. The modules in the file's folder become importable.
         out: run folder; None makes ``runs/<name>-<n>``.
         resume: continue the run that ``out`` holds.
         observer: told what happens.
@@ -77,12 +78,16 @@ def train(
         ConfigError: the manifest can't work as it stands.
         RLJobError: training failed.
     """
+    code = Path.cwd() if isinstance(manifest, RLJob) else code_folder(manifest)
     job = manifest if isinstance(manifest, RLJob) else load_one(manifest)
+    make_importable(code)
     trainer = make_trainer(job, observer=observer)
     path = None if out is None else Path(out)
     with contextlib.closing(trainer), open_run_folder(job.metadata.name, path, resume=resume) as folder:
+        remember_code(folder.path, code)
         result = trainer.run(folder, resume=resume)
-        draw_curves(folder, job)
+        with contextlib.suppress(MissingExtraError):
+            draw_curves(folder, job)
         return Run(folder.path, result)
 
 

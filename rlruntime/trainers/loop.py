@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -33,7 +33,6 @@ from rlruntime.trainers.checkpoint import (
     CheckpointInfo,
     CheckpointStore,
     ComponentRecord,
-    ResumeClass,
     find_checkpoint,
     fingerprint_differences,
     read_checkpoint,
@@ -43,11 +42,13 @@ from rlruntime.trainers.evaluation import EvaluationResult, EvaluationStopped, E
 from rlruntime.trainers.loggers import JsonLinesLogger, Logger, LoggerContext, Loggers
 from rlruntime.trainers.observer import Observer, Record
 from rlruntime.trainers.progress import Progress, first_due, next_due
+from rlruntime.trainers.result import Outcome, Resumed, describe_result
 from rlruntime.trainers.run_folder import RunFolder
 from rlruntime.trainers.run_state import RunState, load_initial_policy
 from rlruntime.trainers.setup import (
     effective_training,
     fingerprint,
+    require_same_seed,
     resolve_device,
     resolve_num_threads,
     restores_environments,
@@ -60,21 +61,6 @@ class Interrupted(Exception):
     """A signal asks the run to stop; raised at a boundary."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended.
-
-    Attributes:
-        status: ``Succeeded``, ``Stopped`` (by a signal) or ``Failed``.
-        reason: ``TotalFrames``, ``RewardReached``, ``Callback``, ``Signal`` or the name of the error.
-        message: one line for people.
-    """
-
-    status: str
-    reason: str
-    message: str = ""
-
-
 @dataclass
 class _Snapshot:
     """A copy of the state at a boundary, ready to be written."""
@@ -82,14 +68,6 @@ class _Snapshot:
     state: dict[str, Any]
     info: CheckpointInfo
     written: bool = False
-
-
-@dataclass
-class _Resumed:
-    source: str
-    resume_class: ResumeClass
-    frames: int
-    differences: list[str] = field(default_factory=list)
 
 
 class Trainer:
@@ -163,7 +141,8 @@ class Trainer:
         self._folder: RunFolder | None = None
         self._loggers: Loggers | None = None
         self._last_checkpoint: Path | None = None
-        self._resumed: _Resumed | None = None
+        self._resumed: Resumed | None = None
+        self._fresh = False
         self._started = 0.0
         self._ended = False
 
@@ -188,7 +167,9 @@ class Trainer:
         try:
             self._store = CheckpointStore(folder.checkpoints, self.training.checkpoint.keep)
             self._resumed = self._restore(folder, resume)
-            folder.write_manifest(self.job.to_document())
+            self._fresh = self._resumed is None
+            if self._fresh or self._reason_to_end() is None:  # a finished run keeps the manifest that it was run with
+                folder.write_manifest(self.job.to_document())
             self._loggers = self._open_loggers(folder, self._resumed)
             outcome, final = self._train(self._loggers)
             result = self._result(outcome, final)
@@ -239,8 +220,7 @@ class Trainer:
             return
         self.save_last_snapshot(wait_s=0.5)
         if self._folder is not None and self._snapshot is not None:
-            outcome = Outcome("Stopped", "Signal", f"stopped by signal {signum}; continue with --resume")
-            self._folder.write_result(self._result(outcome))
+            self._folder.write_result(self._result(Outcome.stopped(signum)))
 
     # The loop.
 
@@ -332,6 +312,7 @@ class Trainer:
             if confirmation.mean >= goal:
                 words = f"mean reward {result.mean:.4g}, and {confirmation.mean:.4g} on fresh seeds, reached {goal:.4g}"
                 self._note_stop(Stop(words), "RewardReached")
+                progress.stop_goal = goal
         self._log(loggers, record)
         self._note_stop(self.callbacks.on_evaluation_end(self, result))
 
@@ -407,7 +388,7 @@ class Trainer:
         if progress.stop_reason:
             return Outcome("Succeeded", progress.stop_reason, progress.stop_message)
         if progress.frames >= self.training.total_frames:
-            return Outcome("Succeeded", "TotalFrames", f"{progress.frames} frames collected")
+            return Outcome("Succeeded", "TotalFrames", "all frames collected")
         return None
 
     def _note_stop(self, stop: Stop | None, reason: str = "Callback") -> None:
@@ -421,7 +402,7 @@ class Trainer:
     def _interrupted(self) -> Outcome:
         number = self.stop_signal()
         self._acknowledge_stop()
-        return Outcome("Stopped", "Signal", f"stopped by signal {number}; continue with --resume")
+        return Outcome.stopped(number)
 
     def _on_minibatch(self, batch: Any) -> None:
         self._note_stop(self.callbacks.on_batch(self, batch))
@@ -442,9 +423,9 @@ class Trainer:
         return records
 
     def _fingerprint(self) -> dict[str, Any]:
-        return fingerprint(self.device, self.num_threads, self.training.env)
+        return fingerprint(self.device, self.num_threads, self.training)
 
-    def _restore(self, folder: RunFolder, resume: bool) -> _Resumed | None:
+    def _restore(self, folder: RunFolder, resume: bool) -> Resumed | None:
         settings = self.training.checkpoint
         if resume:
             path = self._require_store().latest()
@@ -459,23 +440,27 @@ class Trainer:
             load_initial_policy(self.policy, Path(settings.init_from))
         return None
 
-    def _restore_from(self, path: Path, folder: RunFolder, *, own_run: bool) -> _Resumed:
+    def _restore_from(self, path: Path, folder: RunFolder, *, own_run: bool) -> Resumed:
         checkpoint = read_checkpoint(path, own_run=own_run)
         require_same_components(checkpoint, self._components())
         own = self._fingerprint()
+        if own_run:
+            require_same_seed(checkpoint.info.fingerprint, own)
         differences = fingerprint_differences(checkpoint.info.fingerprint, own)
         same_environments = restores_environments(checkpoint.info.fingerprint, own)
         resume_class = self.state.restore(checkpoint, environments=same_environments)
+        if self.progress.stop_goal != self.training.evaluation.stop_at_reward:
+            self.progress.forget_reward_reached()
         if own_run:
             self._require_store().rewind(path)
             folder.truncate_metrics(self.progress.num_records)
         else:
             self.progress.num_records = 0
             self.progress.stop_reason = self.progress.stop_message = ""  # why the other job ended doesn't end this one
-        resumed = _Resumed(
+        resumed = Resumed(
             str(path), "episodeRestart" if differences else resume_class, self.progress.frames, differences
         )
-        words = f"resumed at {self.progress.frames} frames from {path} ({resumed.resume_class})"
+        words = f"resumed at {self.progress.frames:,} frames from {path} ({resumed.resume_class})"
         if differences:
             words += f"; numbers may differ from an uninterrupted run: {', '.join(differences)}"
         if resume_class == "episodeRestart":
@@ -488,7 +473,7 @@ class Trainer:
         self.observer.on_message(words)
         return resumed
 
-    def _open_loggers(self, folder: RunFolder, resumed: _Resumed | None) -> Loggers:
+    def _open_loggers(self, folder: RunFolder, resumed: Resumed | None) -> Loggers:
         context = LoggerContext(
             folder.path,
             self.job.to_document(),
@@ -501,47 +486,18 @@ class Trainer:
         return Loggers(loggers)
 
     def _result(self, outcome: Outcome, final: EvaluationResult | None = None) -> dict[str, Any]:
-        progress, snapshot, resumed = self.progress, self._snapshot, self._resumed
-        elapsed = perf_counter() - self._started
-        frames_here = progress.frames - (resumed.frames if resumed is not None else 0)
-        result: dict[str, Any] = {
-            "name": self.job.metadata.name,
-            "status": outcome.status,
-            "reason": outcome.reason,
-            "message": outcome.message,
-            "frames": progress.frames,
-            "iterations": progress.iteration,
-            "episodes": progress.episodes,
-            "seed": self.training.seed,
-            "evaluation": None,
-            "bestEvaluationReward": progress.best_reward,
-            "resumeClass": snapshot.info.resume_class if snapshot is not None else None,
-            "resumed": None,
-            "checkpoint": self._relative(self._last_checkpoint),
-            "policy": str(POLICY_FILE) if self._last_checkpoint is not None else None,
-            "time": {
-                "elapsedSeconds": elapsed,
-                "framesPerSecond": frames_here / elapsed if elapsed > 0 else 0.0,
-                "phaseSeconds": self.timers.totals(),
-            },
-            "fingerprint": self._fingerprint(),
-        }
-        if final is not None:
-            result["evaluation"] = {
-                "rewardMean": final.mean,
-                "rewardStd": final.std,
-                "lengthMean": float(final.lengths.mean()),
-                "episodes": len(final.returns),
-                "deterministic": self.training.evaluation.deterministic,
-            }
-        if resumed is not None:
-            result["resumed"] = {
-                "from": resumed.source,
-                "class": resumed.resume_class,
-                "frames": resumed.frames,
-                "differences": resumed.differences,
-            }
-        return result
+        return describe_result(
+            self.job,
+            outcome,
+            progress=self.progress,
+            final=final,
+            resumed=self._resumed,
+            saved=self._snapshot.info if self._snapshot is not None else None,
+            checkpoint=self._relative(self._last_checkpoint),
+            elapsed_s=perf_counter() - self._started,
+            phase_seconds=self.timers.totals(),
+            fingerprint=self._fingerprint(),
+        )
 
     def _relative(self, path: Path | None) -> str | None:
         folder = self._folder
@@ -552,6 +508,8 @@ class Trainer:
         self.callbacks.on_exception(self, error)
         never_began = self._snapshot is None and (self._loggers is None or folder.result.exists())
         if never_began:  # an earlier run's result stays as it is
+            if self._fresh and not folder.result.exists():
+                folder.discard()
             return
         try:
             self.save_last_snapshot()

@@ -25,6 +25,7 @@ class Progress:
         next_evaluation, next_checkpoint: frames at which the next is due; None for never.
         best_reward: best mean of an evaluation; None before the first.
         last_reward: mean of the last evaluation.
+        stop_goal: the reward to stop at that was reached, if it was.
         stop_reason, stop_message: why the run is to end before its last frame; empty while it isn't.
         recent_returns, recent_lengths: of the last 100 training episodes.
     """
@@ -39,6 +40,7 @@ class Progress:
     next_checkpoint: int | None = None
     best_reward: float | None = None
     last_reward: float | None = None
+    stop_goal: float | None = None
     stop_reason: str = ""
     stop_message: str = ""
     recent_returns: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT_EPISODES))
@@ -64,6 +66,12 @@ class Progress:
         self.evaluations += 1
         self.last_reward = mean
         self.best_reward = mean if self.best_reward is None else max(self.best_reward, mean)
+
+    def forget_reward_reached(self) -> None:
+        """Go on although a reward to stop at was reached: it is another one now."""
+        self.stop_goal = None
+        if self.stop_reason == "RewardReached":
+            self.stop_reason = self.stop_message = ""
 
     def state_dict(self) -> dict[str, Any]:
         """Return all of it."""

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import re
+import shutil
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +24,7 @@ import yaml
 from rlruntime.errors import CheckpointError, ConfigError, StorageError
 from rlruntime.metrics.json_values import finite
 from rlruntime.trainers.durable import storage_errors, sync_folder, write_atomically
+from rlruntime.user_code import ORIGIN_FILE
 
 MANIFEST_FILE = "manifest.yaml"
 METRICS_FILE = "metrics.jsonl"
@@ -32,7 +34,8 @@ CHECKPOINTS_FOLDER = "checkpoints"
 POLICY_FOLDER = "policy"
 LOCK_FILE = ".lock"
 
-_OWN_NAMES = (MANIFEST_FILE, METRICS_FILE, RESULT_FILE, CHECKPOINTS_FOLDER, POLICY_FOLDER)
+# What shows that a folder holds a run. A manifest alone may be a person's own.
+_MARKS = (METRICS_FILE, RESULT_FILE, CHECKPOINTS_FOLDER, POLICY_FOLDER)
 _MAX_NAME_TRIES = 1000
 
 _locks: weakref.WeakSet[_Lock] = weakref.WeakSet()
@@ -64,27 +67,26 @@ class RunFolder:
             resume: go on with the run that it holds; without it, a folder that holds a run is refused.
 
         Raises:
-            ConfigError: it holds a run and ``resume`` is off, or holds none and ``resume`` is on, or another process
+            ConfigError: it holds a run and ``resume`` is off, or no run and ``resume`` is on, or another process
                 trains into it.
             StorageError: it can't be made or written.
         """
-        holds_run = _holds_run(path)
-        if holds_run and not resume:
-            raise ConfigError(
-                f"the folder {path} already holds a run",
-                remedy="add --resume to go on with it, or choose another folder with --out",
-            )
-        if resume and not (path / MANIFEST_FILE).is_file():
+        if resume and not ((path / MANIFEST_FILE).is_file() and _holds_run(path)):
             raise ConfigError(
                 f"the folder {path} holds no run to resume",
                 remedy="leave --resume out, or give the run's folder with --out",
             )
+        if not resume:
+            _require_no_run(path)
         with storage_errors("make the run folder", path):
             path.mkdir(parents=True, exist_ok=True)
         lock = _Lock(path)
-        if not resume and _holds_run(path):  # another process was faster
-            lock.release()
-            raise ConfigError(f"the folder {path} already holds a run", remedy="choose another folder with --out")
+        if not resume:  # another process may have been faster
+            try:
+                _require_no_run(path)
+            except ConfigError:
+                lock.release()
+                raise
         return cls(path, lock)
 
     @classmethod
@@ -172,6 +174,16 @@ class RunFolder:
                 remedy="remove the file to resume without its history",
             )
         write_atomically(self.metrics, b"".join(kept))
+
+    def discard(self) -> None:
+        """Remove what a run that never began has left, so that the folder can be used again; other files stay."""
+        if self.checkpoints.is_dir() and any(self.checkpoints.iterdir()):
+            return
+        with contextlib.suppress(OSError):
+            shutil.rmtree(self.checkpoints, ignore_errors=True)
+            for path in (self.manifest, self.metrics, self.path / ORIGIN_FILE, self.path / LOCK_FILE):
+                path.unlink(missing_ok=True)
+            self.path.rmdir()
 
     def close(self) -> None:
         """Give the lock back. May be called twice."""
@@ -262,7 +274,21 @@ _Dumper.add_representer(tuple, lambda dumper, items: dumper.represent_list(list(
 
 
 def _holds_run(path: Path) -> bool:
-    return any((path / name).exists() for name in _OWN_NAMES)
+    begun = (path / MANIFEST_FILE).exists() and (path / LOCK_FILE).exists()
+    return begun or any((path / name).exists() for name in _MARKS)
+
+
+def _require_no_run(path: Path) -> None:
+    """Raise ``ConfigError`` where a folder holds a run, or a manifest that a run would overwrite."""
+    if _holds_run(path):
+        raise ConfigError(
+            f"the folder {path} already holds a run",
+            remedy="add --resume to go on with it, or choose another folder with --out",
+        )
+    if (path / MANIFEST_FILE).exists():
+        raise ConfigError(
+            f"the folder {path} holds a {MANIFEST_FILE} that no run wrote", remedy="choose another folder with --out"
+        )
 
 
 def _install_fork_hook() -> None:

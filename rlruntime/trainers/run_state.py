@@ -76,7 +76,7 @@ class RunState:
                 state["collector"],
             )
             return "episodeRestart"
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise CheckpointError(
                 f"the state in {checkpoint.path} doesn't fit this run: {error}",
                 remedy="resume with the manifest that wrote it, or train into a new folder",

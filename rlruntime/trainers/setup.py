@@ -18,11 +18,12 @@ from rlruntime.errors import ConfigError
 from rlruntime.policies.actor_critic import ActorCritic
 from rlruntime.policies.observations import is_image, space_leaves
 from rlruntime.spec.training.defaults import with_defaults
-from rlruntime.spec.training.env import EnvConfig
+from rlruntime.spec.training.ppo import PPOConfig
 from rlruntime.spec.training.training import TrainingSpec
 
 # Measured on two cores: below this, handing rows to a second thread costs more than it saves.
 _PARAMETERS_PER_THREAD = 200_000
+_ENVIRONMENT = "environment."
 _NOT_THE_ENVIRONMENT = {"backend", "num_workers", "step_timeout_seconds", "restart_workers", "transforms"}
 
 
@@ -73,19 +74,25 @@ def resolve_num_threads(requested: int | None, policy: ActorCritic) -> int:
     return max(1, min(cores, wanted))
 
 
-def fingerprint(device: torch.device, num_threads: int, env: EnvConfig) -> dict[str, Any]:
-    """Return what has to be the same for a resumed run to give the same numbers; ``env`` is the effective one."""
+def fingerprint(device: torch.device, num_threads: int, training: TrainingSpec) -> dict[str, Any]:
+    """Return what has to be the same for a resumed run to give the same numbers; ``training`` is the effective one."""
+    env = training.env
     described = env.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=_NOT_THE_ENVIRONMENT)
+    ppo = training.ppo or PPOConfig()
+    schedules = {ppo.schedule, ppo.clip_schedule, ppo.entropy_schedule}
     return {
         "backend": env.backend,
         "cpu": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-        "environment": json.dumps(described, sort_keys=True),
         "gymnasium": gym.__version__,
         "numThreads": num_threads,
         "numpy": np.__version__,
         "python": platform.python_version(),
+        "seed": training.seed,
         "torch": metadata.version("torch"),
+        **{f"{_ENVIRONMENT}{name}": json.dumps(value, sort_keys=True) for name, value in described.items()},
+        **{f"ppo.{name}": value for name, value in ppo.model_dump(mode="json", by_alias=True).items()},
+        **({} if schedules == {"Constant"} else {"totalFrames": training.total_frames}),
     }
 
 
@@ -95,10 +102,22 @@ def restores_environments(old: Mapping[str, Any], new: Mapping[str, Any]) -> boo
     A snapshot holds an environment's settings with its state, so it would silently bring old settings back; and it is
     read by the versions that wrote it. The loop and the process pool hold the same copies.
     """
-    same = all(old.get(key) == new.get(key) for key in ("environment", "gymnasium", "numpy", "python"))
+    settings = {key for key in (*old, *new) if key.startswith(_ENVIRONMENT)}
+    same = all(old.get(key) == new.get(key) for key in (*settings, "gymnasium", "numpy", "python"))
     single_copies = {"Loop", "ProcessPool"}
     backends = {old.get("backend"), new.get("backend")}
     return same and (len(backends) == 1 or backends <= single_copies)
+
+
+def require_same_seed(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Raise ``ConfigError`` where a run would go on under another seed than it began with."""
+    if old.get("seed", new["seed"]) != new["seed"]:
+        raise ConfigError(
+            f"the run began with seed {old['seed']}",
+            field="spec.training.seed",
+            value=new["seed"],
+            remedy="resume with its own seed, or train into a new folder",
+        )
 
 
 def _num_parameters(policy: ActorCritic) -> int:

@@ -55,5 +55,8 @@ class Transform(nn.Module):
         """Return the rewards ``[T, B]`` to learn from, given those of the transforms before this one."""
         return reward
 
+    def restart_episodes(self) -> None:
+        """Forget what belongs to unfinished episodes: every copy begins a new one."""
+
     def update(self, rollout: RolloutView) -> None:
         """Move running statistics by a rollout that has been learned from."""

@@ -100,6 +100,9 @@ class RewardNorm(Transform):
         scale = (self.moments.variance + self.epsilon).rsqrt().to(reward.device, torch.float32)
         return (reward * scale).clamp(-self.clip, self.clip)
 
+    def restart_episodes(self) -> None:
+        self.running_return.zero_()
+
     def _discounted_returns(self, rollout: RolloutView, reward: Tensor) -> Tensor:
         """Return ``R_t = gamma * R_{t-1} + r_t`` of each copy, from 0 in each episode, ``[T, B]`` float64."""
         reward = reward.to(torch.float64)

@@ -42,12 +42,12 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     [
         pytest.param(
             {"totalFrame": 5},
-            "job.yaml: spec.training.totalFrame: there is no such field; did you mean 'totalFrames'?",
+            "job.yaml:29: spec.training.totalFrame: there is no such field; did you mean 'totalFrames'?",
             id="misspelt field",
         ),
         pytest.param(
             {"totalFrames": "many"},
-            "job.yaml: spec.training.totalFrames: must be a whole number (got 'many')",
+            "job.yaml:10: spec.training.totalFrames: must be a whole number (got 'many')",
             id="wrong type",
         ),
         pytest.param(

@@ -224,6 +224,8 @@ def test_the_outcome_tells_rewards_of_any_size_without_an_exponent(mean: float, 
     with RunObserver(job, quiet=False, log_format="text", stream=stream) as observer:
         observer.on_start(Progress())
         evaluation = {"rewardMean": mean, "rewardStd": std, "episodes": 20}
-        observer.finish({"status": "Succeeded", "frames": 1000, "evaluation": evaluation}, Path("runs/a"), 1.0)
+        time = {"elapsedSeconds": 1.0}
+        result = {"status": "Succeeded", "frames": 1000, "evaluation": evaluation, "time": time}
+        observer.finish(result, Path("runs/a"))
     outcome = f"succeeded; final evaluation {words} over 20 fresh episodes; 1,000 frames in 1.0 s; see runs/a"
     assert stream.getvalue().splitlines()[-1] == outcome

@@ -237,3 +237,28 @@ SCALARS = (
 )
 def test_any_document_reads_back_equal(document: dict[str, Any]) -> None:
     assert load_documents(dump_yaml(document), "x") == [document]
+
+
+def test_a_manifest_that_no_run_wrote_is_neither_overwritten_nor_resumed(tmp_path: Path) -> None:
+    own = tmp_path / "manifest.yaml"
+    own.write_text("# mine\n")
+    with pytest.raises(ConfigError, match=r"holds a manifest\.yaml that no run wrote; choose another folder"):
+        RunFolder.create(tmp_path)
+    with pytest.raises(ConfigError, match="holds no run to resume"):
+        RunFolder.create(tmp_path, resume=True)
+    assert own.read_text() == "# mine\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["manifest.yaml"]
+
+
+def test_a_run_that_never_began_leaves_its_folder_free(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run")
+    folder.write_manifest({"kind": "RLJob"})
+    folder.checkpoints.mkdir()
+    folder.discard()
+    folder.close()
+    assert not (tmp_path / "run").exists()
+    folder = RunFolder.create(tmp_path / "run")
+    (folder.checkpoints / "step-0").mkdir(parents=True)
+    folder.discard()
+    assert (folder.checkpoints / "step-0").is_dir()
+    folder.close()

@@ -12,7 +12,8 @@ import pytest
 import torch
 from small_jobs import built_trainer, policy_bytes, records, run_job, small_job, timeless
 
-from rlruntime.errors import CheckpointError
+from rlruntime.errors import CheckpointError, ConfigError
+from rlruntime.spec.manifest import RLJob
 from rlruntime.trainers.checkpoint import find_checkpoint, read_checkpoint
 from rlruntime.trainers.run_folder import RunFolder
 
@@ -192,8 +193,47 @@ def test_a_resume_with_rollouts_of_another_length_acts_on_the_observation_where_
     saved = read_checkpoint(find_checkpoint(tmp_path / "a")).state["collector"]["observation"]
     with RunFolder.create(tmp_path / "a", resume=True) as folder:
         result = trainer.run(folder, resume=True)
-    assert (result["status"], result["resumed"]["class"]) == ("Succeeded", "exact")
+    assert result["status"] == "Succeeded"
+    assert f"ppo.numSteps: 20 -> {num_steps}" in result["resumed"]["differences"] or num_steps == 20
     assert torch.equal(first[0], saved)
+
+
+def test_a_resume_with_other_settings_says_which_and_is_not_called_exact(tmp_path: Path) -> None:
+    run_job(small_job(), tmp_path / "a", stop_after=6)
+    ppo = {"numSteps": 20, "minibatchSize": 32, "numEpochs": 2, "gamma": 0.5}
+    resumed = run_job(small_job(ppo=ppo), tmp_path / "a", resume=True)["resumed"]
+    assert (resumed["class"], resumed["differences"]) == ("episodeRestart", ["ppo.gamma: 0.99 -> 0.5"])
+
+
+def test_a_resume_under_another_seed_is_refused(tmp_path: Path) -> None:
+    run_job(small_job(), tmp_path / "a", stop_after=6)
+    with pytest.raises(ConfigError, match=r"spec\.training\.seed: the run began with seed 0 \(got 7\); resume with"):
+        run_job(small_job(seed=7), tmp_path / "a", resume=True)
+
+
+def test_a_run_that_reached_its_reward_goes_on_for_a_higher_one_and_keeps_its_manifest_otherwise(
+    tmp_path: Path,
+) -> None:
+    env = {"factory": "trainer_envs:constant", "kwargs": {"reward": 2.0}, "numEnvs": 4}
+
+    def job(goal: float, **training: Any) -> RLJob:
+        return small_job(env=env, evaluation={"everyFrames": 200, "episodes": 2, "stopAtReward": goal}, **training)
+
+    first = run_job(job(10.0), tmp_path / "a")
+    assert first["reason"] == "RewardReached"
+    manifest = (tmp_path / "a" / "manifest.yaml").read_bytes()
+    same = run_job(job(10.0, checkpoint={"keep": 9}), tmp_path / "a", resume=True)
+    assert (same["reason"], same["frames"]) == ("RewardReached", first["frames"])
+    assert (tmp_path / "a" / "manifest.yaml").read_bytes() == manifest
+    further = run_job(job(11.0), tmp_path / "a", resume=True)
+    assert further["reason"] == "TotalFrames"
+    assert further["frames"] > first["frames"]
+
+
+def test_a_logger_that_cannot_be_built_leaves_the_folder_free(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"spec\.training\.loggers\[0\]"):
+        run_job(small_job(loggers=[{"type": "TensorBoard", "config": {"nonsense": 1}}]), tmp_path / "a")
+    assert run_job(small_job(totalFrames=60), tmp_path / "a")["status"] == "Succeeded"
 
 
 def test_init_from_takes_a_checkpoint_too(tmp_path: Path) -> None:

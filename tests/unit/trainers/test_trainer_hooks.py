@@ -127,7 +127,7 @@ def test_a_failure_is_told_saved_and_written_and_the_run_can_be_resumed(calls: l
     resumed = run_job(small_job(env=mended, **recorded()), tmp_path / "a", resume=True)
     # The saved state of the environments holds their old settings, so it is not used.
     assert (resumed["status"], resumed["resumed"]["class"]) == ("Succeeded", "episodeRestart")
-    assert "environment: " in resumed["resumed"]["differences"][0]
+    assert resumed["resumed"]["differences"] == ['environment.kwargs: {"bad_step": 90} -> {}']
 
 
 def test_a_reward_to_stop_at_must_be_reached_twice(tmp_path: Path) -> None:

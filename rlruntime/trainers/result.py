@@ -1,0 +1,127 @@
+"""What a run says of itself at its end: the content of ``result.json``."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlruntime.policies.artifact import POLICY_FILE
+from rlruntime.spec.manifest import RLJob
+from rlruntime.trainers.checkpoint import CheckpointInfo, ResumeClass
+from rlruntime.trainers.evaluation import EvaluationResult
+from rlruntime.trainers.progress import Progress
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        status: ``Succeeded``, ``Stopped`` (by a signal) or ``Failed``.
+        reason: ``TotalFrames``, ``RewardReached``, ``Callback``, ``Signal`` or the name of the error.
+        message: one line for people.
+    """
+
+    status: str
+    reason: str
+    message: str = ""
+
+    @classmethod
+    def stopped(cls, signum: int | None) -> Outcome:
+        """Return the outcome of a run that a signal stopped."""
+        name = signal.Signals(signum).name if signum is not None else "a signal"
+        return cls("Stopped", "Signal", f"{name} received; continue with --resume")
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """Where a resumed run went on.
+
+    Attributes:
+        source: the checkpoint.
+        resume_class: whether it continues bit for bit.
+        frames: of the checkpoint.
+        differences: settings and versions that differ from those the checkpoint was written with.
+    """
+
+    source: str
+    resume_class: ResumeClass
+    frames: int
+    differences: list[str] = field(default_factory=list)
+
+
+def describe_result(
+    job: RLJob,
+    outcome: Outcome,
+    *,
+    progress: Progress,
+    final: EvaluationResult | None,
+    resumed: Resumed | None,
+    saved: CheckpointInfo | None,
+    checkpoint: str | None,
+    elapsed_s: float,
+    phase_seconds: Mapping[str, float],
+    fingerprint: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return what ``result.json`` says.
+
+    Args:
+        job: the effective manifest.
+        outcome: how it ended.
+        progress: its counters.
+        final: the last evaluation, where there was one.
+        resumed: where it went on, if it did.
+        saved: of the state that was saved last.
+        checkpoint: the folder of that, relative to the run's; None where none was written.
+        elapsed_s: seconds since this process began the run.
+        phase_seconds: seconds of each phase in this process.
+        fingerprint: what the numbers depend on.
+    """
+    training = job.spec.training
+    # What came after the saved state is lost where the run didn't end by itself.
+    complete = outcome.status == "Succeeded" or saved is None
+    frames = progress.frames if complete or saved is None else saved.frames
+    frames_here = frames - (resumed.frames if resumed is not None else 0)
+    return {
+        "name": job.metadata.name,
+        "status": outcome.status,
+        "reason": outcome.reason,
+        "message": outcome.message,
+        "frames": frames,
+        "iterations": progress.iteration if complete or saved is None else saved.iteration,
+        "episodes": progress.episodes,
+        "seed": training.seed,
+        "evaluation": None if final is None else _evaluation(final, training.evaluation.deterministic),
+        "bestEvaluationReward": progress.best_reward,
+        "resumeClass": saved.resume_class if saved is not None else None,
+        "resumed": None if resumed is None else _resumed(resumed),
+        "checkpoint": checkpoint,
+        "policy": str(POLICY_FILE) if checkpoint is not None else None,
+        "time": {
+            "elapsedSeconds": elapsed_s,
+            "framesPerSecond": frames_here / elapsed_s if elapsed_s > 0 else 0.0,
+            "phaseSeconds": dict(phase_seconds),
+        },
+        "fingerprint": dict(fingerprint),
+    }
+
+
+def _evaluation(final: EvaluationResult, deterministic: bool) -> dict[str, Any]:
+    return {
+        "rewardMean": final.mean,
+        "rewardStd": final.std,
+        "lengthMean": float(final.lengths.mean()),
+        "episodes": len(final.returns),
+        "deterministic": deterministic,
+    }
+
+
+def _resumed(resumed: Resumed) -> dict[str, Any]:
+    return {
+        "from": resumed.source,
+        "class": resumed.resume_class,
+        "frames": resumed.frames,
+        "differences": resumed.differences,
+    }
