@@ -3,7 +3,7 @@
 An iteration is one rollout and the update from it. Between iterations lies a boundary: there the whole state is
 consistent, evaluations run (they change nothing of it), checkpoints are written, and a copy of the state is kept in
 memory. A signal is answered at the next boundary or in the middle of an evaluation. Where an iteration takes longer
-than the grace period, the copy of the last boundary is what is saved; a resumed run does that iteration again, with
+than the grace period, the copy of a recent boundary is what is saved; a resumed run does that iteration again, with
 the same numbers.
 """
 
@@ -157,7 +157,7 @@ class Trainer:
             What ``result.json`` says.
 
         Raises:
-            RLJobError: training failed; the state of the last boundary is saved, and ``result.json`` says what
+            RLJobError: training failed; the state of a recent boundary is saved, and ``result.json`` says what
             happened.
         """
         threads_before = torch.get_num_threads()
@@ -191,7 +191,8 @@ class Trainer:
         self.collector.close()
 
     def save_last_snapshot(self, wait_s: float = 60.0) -> None:
-        """Write the state of the last boundary; safe to call from another thread while the loop is stuck in a phase.
+        """Write the state of the last boundary that was copied; safe to call from another thread while the loop is
+        stuck in a phase.
 
         Args:
             wait_s: most seconds to wait for a checkpoint that another thread is writing; after them that one must do.
@@ -212,7 +213,8 @@ class Trainer:
             self._write_lock.release()
 
     def abandon(self, signum: int) -> None:
-        """Save the last boundary and say so in the result, for a process that is about to be ended by a signal.
+        """Save the last copy of the state and say so in the result, for a process that is about to be ended by a
+        signal.
 
         A run that has ended stays as it is: only its curves were missing.
         """
@@ -504,7 +506,9 @@ class Trainer:
         return None if path is None or folder is None else str(path.relative_to(folder.path))
 
     def _fail(self, folder: RunFolder, error: Exception) -> None:
-        """Tell callbacks, save the last boundary, and say in the result what happened; never hide ``error``."""
+        """Tell callbacks, save the last copy of the state, and say in the result what happened; never hide
+        ``error``.
+        """
         self.callbacks.on_exception(self, error)
         never_began = self._snapshot is None and (self._loggers is None or folder.result.exists())
         if never_began:  # an earlier run's result stays as it is

@@ -2,8 +2,8 @@
 
 A transform is a module with buffers. What it does to an observation (`forward`) is part of the policy: it runs where
 the policy acts, is saved and exported with it, and is frozen for the whole of a rollout and of the update that learns
-from it. What it does to rewards happens once, when a rollout is complete. Its running statistics move in `update`
-alone, between rollouts.
+from it: the statistics behind `forward` move in `update` alone, between rollouts. What it does to rewards happens once,
+when a rollout is complete; statistics of rewards take that rollout in first.
 """
 
 from __future__ import annotations
