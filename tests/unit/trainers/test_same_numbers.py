@@ -24,8 +24,10 @@ CHEETAH = {
 }
 
 
-@pytest.mark.parametrize("backend", ["Loop", "VectorEntryPoint", "ProcessPool"])
+@pytest.mark.parametrize("backend", ["Loop", "VectorEntryPoint", "ProcessPool", "EnvPool"])
 def test_two_runs_of_one_seed_give_the_same_metrics_and_policy(backend: str, tmp_path: Path) -> None:
+    if backend == "EnvPool":
+        pytest.importorskip("envpool")
     job = small_job(env={"id": "CartPole-v1", "numEnvs": 4, "backend": backend, "numWorkers": 2})
     for name in ("a", "b"):
         run_job(job, tmp_path / name)
