@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Sequence
 
 from rlruntime.cli.output import print_error
-from rlruntime.errors import EXIT_FAULT, EXIT_SIGINT, MissingExtraError, RLJobError
+from rlruntime.errors import EXIT_FAULT, EXIT_SIGINT, EnvironmentFault, MissingExtraError, RLJobError
 from rlruntime.spec.problems import ManifestError
 
 COMMANDS: tuple[str, ...] = ("run", "validate", "evaluate", "export", "tune_env", "crd", "schema", "version")
@@ -79,6 +79,8 @@ def parser() -> argparse.ArgumentParser:
 def _report(error: RLJobError, *, debug: bool) -> int:
     if debug:
         traceback.print_exc()
+        if isinstance(error, EnvironmentFault) and error.worker_traceback:
+            print(f"\nWhere the environment raised:\n{error.worker_traceback}", file=sys.stderr)
     for problem in error.problems if isinstance(error, ManifestError) else (error,):
         print_error(problem)
     return error.exit_code

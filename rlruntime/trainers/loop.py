@@ -517,7 +517,7 @@ class Trainer:
             return
         try:
             self.save_last_snapshot()
-            folder.write_result(self._result(Outcome("Failed", type(error).__name__, str(error))))
+            folder.write_result(self._result(Outcome.failed(error)))
         except RLJobError as second:
             error.add_note(str(second))
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlruntime.errors import EnvironmentFault
 from rlruntime.policies.artifact import POLICY_FILE
 from rlruntime.spec.manifest import RLJob
 from rlruntime.trainers.checkpoint import CheckpointInfo, ResumeClass
@@ -22,11 +24,20 @@ class Outcome:
         status: ``Succeeded``, ``Stopped`` (by a signal) or ``Failed``.
         reason: ``TotalFrames``, ``RewardReached``, ``Callback``, ``Signal`` or the name of the error.
         message: one line for people.
+        traceback: of the error, in the process where it was raised; empty without one.
     """
 
     status: str
     reason: str
     message: str = ""
+    traceback: str = ""
+
+    @classmethod
+    def failed(cls, error: BaseException) -> Outcome:
+        """Return the outcome of a run that ``error`` ended."""
+        raised_there = error.worker_traceback if isinstance(error, EnvironmentFault) else ""
+        lines = raised_there or "".join(traceback.format_exception(error))
+        return cls("Failed", type(error).__name__, str(error), lines)
 
     @classmethod
     def stopped(cls, signum: int | None) -> Outcome:
@@ -89,6 +100,7 @@ def describe_result(
         "status": outcome.status,
         "reason": outcome.reason,
         "message": outcome.message,
+        **({"traceback": outcome.traceback} if outcome.traceback else {}),
         "frames": frames,
         "iterations": progress.iteration if complete or saved is None else saved.iteration,
         "episodes": progress.episodes,

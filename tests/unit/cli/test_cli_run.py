@@ -314,3 +314,32 @@ def test_a_run_whose_output_was_closed_from_the_start_trains_in_silence(workdir:
     code, _, err = rljob(workdir, manifest(workdir, totalFrames=80), "--out", "run", preexec_fn=lambda: os.close(1))
     assert (code, err) == (0, "")
     assert json.loads((workdir / "run" / "result.json").read_text())["status"] == "Succeeded"
+
+
+RAISING = """
+import trainer_envs
+
+
+class Raising(trainer_envs.Constant):
+    def step(self, action):
+        return self.lift() if self.steps > 150 else super().step(action)
+
+    def lift(self):
+        raise ValueError("the arm is broken")
+"""
+
+
+def test_the_traceback_of_a_worker_is_in_the_result_and_under_debug_on_the_terminal(workdir: Path) -> None:
+    env = {"factory": "raising_env:Raising", "numEnvs": 4, "backend": "ProcessPool", "numWorkers": 2}
+    path = manifest(workdir, env=env)
+    (workdir / "raising_env.py").write_text(RAISING)
+    line = "step raised ValueError: the arm is broken (raising_env.py:10)"
+    code, _, err = rljob(workdir, path, "--out", "a")
+    assert (code, err.count("\n")) == (1, 1)
+    assert line in err
+    result = json.loads((workdir / "a" / "result.json").read_text())
+    assert "in lift" in result["traceback"]
+    assert 'raise ValueError("the arm is broken")' in result["traceback"]
+    _, _, err = rljob(workdir, path, "--out", "b", "--debug")
+    assert err.index("Where the environment raised:") < err.index("in lift") < err.index("rljob: error: ")
+    assert line in err.splitlines()[-1]
