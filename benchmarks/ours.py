@@ -11,11 +11,15 @@ from typing import Any
 
 import gymnasium as gym
 import torch
+from prometheus_client import CollectorRegistry
 from torch import nn
 
 import rlruntime
+from rlruntime.metrics.exporter import MetricsExporter
+from rlruntime.metrics.timers import PhaseTimers
 from rlruntime.spec.loader import parse_manifest
 from rlruntime.spec.training.component import Component
+from rlruntime.trainers.loggers import JsonLinesLogger
 from rlruntime.trainers.loop import Trainer
 from rlruntime.trainers.observer import Observer, Record
 from rlruntime.trainers.run_folder import RunFolder
@@ -90,6 +94,28 @@ def train(backend: str) -> dict[str, float]:
     }
 
 
+def overhead(_which: str) -> dict[str, float]:
+    """Return the time that timers, exporter and the line in ``metrics.jsonl`` take of each iteration."""
+    timers, exporter = PhaseTimers(), MetricsExporter(CollectorRegistry(), target_frames=TRAIN_FRAMES)
+    learner = {f"policy/value_{number}": 0.5 for number in range(10)}
+
+    with tempfile.TemporaryDirectory() as path:
+        logger = JsonLinesLogger(Path(path) / "metrics.jsonl")
+
+        def iteration(number: int) -> None:
+            for name in ("collect", "learn", "evaluate", "checkpoint"):
+                with timers(name):
+                    pass
+            seconds = {f"time/{name}_s": value for name, value in timers.flush().items()}
+            record = {"iteration": number, "frames": number * 512, "episodes": number, **learner, **seconds}
+            logger.log(record)
+            exporter.observe_iteration(record)
+
+        iteration_us = _microseconds(iteration)
+        logger.close()
+    return {"iteration_us": iteration_us}
+
+
 class _Clock(Observer):
     """Notes when warm-up and training ended, and at how many frames."""
 
@@ -119,7 +145,7 @@ def main() -> None:
     """Run the case named on the command line."""
     torch.set_num_threads(1)
     kind, _, which = sys.argv[1].partition(":")
-    measure = {"collect": collect, "bare": bare, "train": train}[kind]
+    measure = {"collect": collect, "bare": bare, "train": train, "overhead": overhead}[kind]
     print(json.dumps({"case": sys.argv[1], **measure(which)}))
 
 

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import time
-
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -102,14 +100,3 @@ def test_two_runs_on_two_registries_do_not_meet_and_on_one_are_refused() -> None
     assert value(second, "rljob_frames_total") == 0
     with pytest.raises(ValueError, match="Duplicated"):
         MetricsExporter(first, target_frames=1)
-
-
-def test_observing_an_iteration_costs_less_than_a_hundredth_of_twenty_milliseconds() -> None:
-    exporter = MetricsExporter(CollectorRegistry(), target_frames=1)
-    num_calls, best_s = 200, float("inf")
-    for _ in range(5):
-        began_s = time.perf_counter()
-        for _ in range(num_calls):
-            exporter.observe_iteration(RECORD)
-        best_s = min(best_s, time.perf_counter() - began_s)
-    assert best_s / num_calls < 0.01 * 0.020

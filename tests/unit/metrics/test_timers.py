@@ -41,17 +41,3 @@ def test_phase_within_itself_is_refused() -> None:
     timers = PhaseTimers()
     with timers("learn"), pytest.raises(RuntimeError), timers("learn"):
         pass
-
-
-@pytest.mark.no_cover  # counting lines would cost more than the timer
-def test_timing_a_phase_costs_less_than_five_microseconds() -> None:
-    timers = PhaseTimers()
-    num_calls = 20_000
-    best_s = float("inf")
-    for _ in range(5):
-        began_s = time.thread_time()  # of this thread alone, however busy the machine
-        for _ in range(num_calls):
-            with timers("collect"):
-                pass
-        best_s = min(best_s, time.thread_time() - began_s)
-    assert best_s / num_calls < 5e-6
