@@ -27,11 +27,12 @@ from rlruntime.errors import (
     StorageError,
     shorten,
 )
-from rlruntime.spec.base import AsTuple, DNSLabel, SpecModel
+from rlruntime.spec.base import AsTuple, DNSLabel, NonNegativeInt, SpecModel
 from rlruntime.spec.manifest import GROUP, RLJobSpec
 from rlruntime.spec.policies import Metrics, WeightSync
 from rlruntime.spec.problems import model_error
 from rlruntime.spec.roles import RoleType
+from rlruntime.spec.status import CheckpointStatus, ProgressStatus, StatusModel, Word
 from rlruntime.spec.training.training import TrainingSpec
 
 MAIN_CONTAINER = "rljob"
@@ -42,6 +43,10 @@ DEFAULT_PORT = 9400
 PORT_NAME = "metrics"
 LIVENESS_PATH = "/healthz"
 READINESS_PATH = "/readyz"
+STATUS_PATH = "/status"
+"""Where a trainer answers with a `TrainerReport`."""
+STATUS_BYTES = 16 * 1024
+"""Longest answer there that is read."""
 
 CONFIG_DIR = "/etc/rljob"
 """Holds what a pod is told; nothing else may be mounted in it."""
@@ -69,6 +74,8 @@ VARIABLE_PREFIX = "RLJOB_"
 """Variables under it are set by the operator alone."""
 MAX_VARIABLE_BYTES = 100_000
 """Longest value of a variable; Linux starts no process with one above 128 KiB."""
+TERMINATION_FILE = "/dev/termination-log"
+"""Where Kubernetes takes a container's last message from."""
 TERMINATION_MESSAGE_BYTES = 4096
 """Longest last message of a container that Kubernetes keeps."""
 TOKEN_BYTES = 32
@@ -310,6 +317,88 @@ def _text_of(path: Path) -> str:
         raise ConfigError("is not UTF-8 text", source=str(path)) from None
 
 
+def progress_percent(frames: int | None, total_frames: int | None) -> int | None:
+    """Return the whole percents, 0 to 100, that ``frames`` are of ``total_frames``; None where either is unknown.
+
+    A job that reached its reward early ends below 100.
+    """
+    if frames is None or not total_frames:
+        return None
+    return max(0, min(100, frames * 100 // total_frames))
+
+
+class TrainerReport(StatusModel):
+    """What a trainer says of itself: the answer of ``/status``, and part of its last message.
+
+    Fields that a reader doesn't know are left out, so that a newer trainer can be read.
+    """
+
+    uid: Word
+    """Uid of the job."""
+    attempt: NonNegativeInt
+    """The attempt whose numbers these are; an earlier one's where that had finished the job."""
+    round: NonNegativeInt = 0
+    """Rendezvous round of the trainer."""
+    phase: Word = "Starting"
+    """`Starting` until training begins, then `Training`; `Succeeded`, `Stopped`, `Fenced` or `Failed` at the end."""
+    frames: NonNegativeInt | None = None
+    """Decisions of environments so far, those of earlier attempts included; at the end, those that were saved."""
+    total_frames: NonNegativeInt | None = None
+    """Decisions after which training ends."""
+    resumed_frames: NonNegativeInt | None = None
+    """Decisions at which this attempt went on; unset for one that began anew."""
+    reward: float | None = None
+    """Mean reward of the last 100 training episodes; at the end of a job that succeeded, that of the final
+    evaluation."""
+    best_reward: float | None = None
+    """Best mean reward of an evaluation, the final one included."""
+    frames_per_second: float | None = None
+    """Rate over the last half minute of training, evaluations and checkpoints included."""
+    remaining_seconds: NonNegativeInt | None = None
+    """Estimated whole seconds of training that are left, at that rate."""
+    checkpoint: CheckpointStatus | None = None
+    """The newest checkpoint of this attempt, or the one that it went on from; `path` is relative to the storage."""
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as JSON values with names as in YAML; what is unset is left out. Far below `STATUS_BYTES`."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+    def to_progress(self, update_time: str) -> ProgressStatus:
+        """Return it as the job's status shows it.
+
+        Args:
+            update_time: when the trainer said this, RFC 3339.
+        """
+        return ProgressStatus(
+            frames=self.frames,
+            total_frames=self.total_frames,
+            percent=progress_percent(self.frames, self.total_frames),
+            reward=self.reward,
+            best_reward=self.best_reward,
+            frames_per_second=self.frames_per_second,
+            remaining_seconds=self.remaining_seconds,
+            update_time=update_time,
+        )
+
+    @classmethod
+    def from_document(cls, document: Any) -> TrainerReport | None:
+        """Return the report that a JSON value holds, or None where it is none."""
+        try:
+            return cls.model_validate(document, by_alias=True, by_name=False)
+        except ValidationError:
+            return None
+
+    @classmethod
+    def from_text(cls, text: str | bytes) -> TrainerReport | None:
+        """Return the report that an answer of ``/status`` holds, or None where it is none, or is too long."""
+        if len(text) > STATUS_BYTES:
+            return None
+        try:
+            return cls.from_document(json.loads(text))
+        except (ValueError, RecursionError):
+            return None
+
+
 @dataclass(frozen=True)
 class TerminationMessage:
     """A container's last words, which Kubernetes keeps in the status of its pod."""
@@ -318,34 +407,42 @@ class TerminationMessage:
     """One word for programs, such as ``ConfigError``."""
     message: str
     """One line for people."""
+    report: TrainerReport | None = None
+    """A trainer's last numbers, so that they are known even if it was never asked; left out where they don't fit."""
 
     def to_text(self) -> str:
-        """Return JSON of at most 4,096 bytes in UTF-8; what is longer is cut in the middle."""
+        """Return JSON of at most 4,096 bytes in UTF-8; a message that is longer is cut in the middle."""
         reason = shorten(self.reason)
+        report = None if self.report is None else self.report.to_document()
+        if len(_json_bytes(reason, "", report)) > TERMINATION_MESSAGE_BYTES // 2:
+            report = None
         fits, too_long = 0, len(self.message) + 1
         while too_long - fits > 1:
             limit = (fits + too_long) // 2
-            if len(_json_bytes(reason, _cut(self.message, limit))) <= TERMINATION_MESSAGE_BYTES:
+            if len(_json_bytes(reason, _cut(self.message, limit), report)) <= TERMINATION_MESSAGE_BYTES:
                 fits = limit
             else:
                 too_long = limit
-        return _json_bytes(reason, _cut(self.message, fits)).decode()
+        return _json_bytes(reason, _cut(self.message, fits), report).decode()
 
     @classmethod
     def from_text(cls, text: str) -> TerminationMessage | None:
         """Return the message that ``text`` holds, or None: Kubernetes gives the end of the log where there is none."""
         try:
             document = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         if not isinstance(document, dict):
             return None
         reason, message = document.get("reason"), document.get("message")
-        return cls(reason, message) if isinstance(reason, str) and isinstance(message, str) else None
+        if not (isinstance(reason, str) and isinstance(message, str)):
+            return None
+        return cls(reason, message, TrainerReport.from_document(document.get("report")))
 
 
-def _json_bytes(reason: str, message: str) -> bytes:
-    return json.dumps({"reason": reason, "message": message}, ensure_ascii=False).encode("utf-8", errors="replace")
+def _json_bytes(reason: str, message: str, report: dict[str, Any] | None) -> bytes:
+    document = {"reason": reason, "message": message, **({} if report is None else {"report": report})}
+    return json.dumps(document, ensure_ascii=False).encode("utf-8", errors="replace")
 
 
 def _cut(text: str, limit: int) -> str:
