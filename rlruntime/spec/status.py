@@ -57,9 +57,12 @@ class RoleStatus(StatusModel):
     desired: NonNegativeInt = 0
     """Pods that are wanted."""
     ready: NonNegativeInt = 0
-    """Pods that are ready."""
+    """Pods that are ready, or have done their work."""
     failed: NonNegativeInt = 0
-    """Pods that ended with a fault since the job began."""
+    """Faults of its pods since the job began, as charged to `runPolicy.backoffLimit`."""
+    seen: Annotated[str, Field(max_length=32768)] = ""
+    """Indices whose pod of the current attempt has been seen, as ranges such as `0-3,5`. One that has been seen and is
+    no more was lost."""
 
 
 class ProgressStatus(StatusModel):
@@ -87,13 +90,33 @@ class RestartsStatus(StatusModel):
     """Restarts so far, each charged to one budget."""
 
     faults: NonNegativeInt = 0
-    """Charged to `runPolicy.backoffLimit`."""
+    """Charged to `runPolicy.backoffLimit`; the job fails with the first above it."""
     disruptions: NonNegativeInt = 0
-    """Charged to `runPolicy.disruptionLimit`."""
+    """Charged to `runPolicy.disruptionLimit`; the job fails with the first above it."""
     charged_pods: Annotated[tuple[Word, ...], AsTuple] = Field(default=(), max_length=64)
     """Uids of the pods that were charged last, so that none is charged twice."""
     next_attempt_time: Time | None = None
-    """When the next attempt may begin, RFC 3339."""
+    """When the next attempt may begin, RFC 3339. Unset: at once."""
+    streak: NonNegativeInt = 0
+    """Restarts in a row, which the wait before the next one grows with; ten healthy minutes end the row."""
+    slots: Annotated[dict[str, NonNegativeInt], Field(max_length=65536)] = Field(default_factory=dict)
+    """Attempt of each pod that was restarted alone, or whose place was given up by scaling, by `role/index`. That of
+    every other pod but trainers is `activation.round`."""
+    last_reason: Word | None = None
+    """What the last restart was for, in one word, such as `OOMKilled` or `Evicted`."""
+    last_message: Message | None = None
+    """What the last restart was for, in words; those of the pod, where it left any."""
+
+
+class ActivationStatus(StatusModel):
+    """The present activation: from the job's start, or its last resumption, to the next suspension."""
+
+    time: Time
+    """When it began, RFC 3339; `runPolicy.preRunningDeadlineSeconds` counts from here."""
+    attempt: NonNegativeInt = 0
+    """The trainer's first attempt in it."""
+    round: NonNegativeInt = 0
+    """The rendezvous round in which it began; the first attempt of all pods but trainers."""
 
 
 class WeightsStatus(StatusModel):
@@ -134,7 +157,13 @@ class RLJobStatus(StatusModel):
     ready: Word | None = None
     """Ready pods of all pods, such as `6/7`."""
     attempt: NonNegativeInt | None = None
-    """Number of the trainer's current attempt."""
+    """Number of the trainer's current attempt. It never falls."""
+    round: NonNegativeInt | None = None
+    """Number of the current rendezvous; it rises with every restart of a pod and with every resumption."""
+    activation: ActivationStatus | None = None
+    """Since when the job has been active. Unset while it is suspended."""
+    token_secret: Word | None = None
+    """Secret that holds the job's token; written here before it is made."""
     start_time: Time | None = None
     """When the operator first saw the job, RFC 3339."""
     running_time: Time | None = None
@@ -142,7 +171,7 @@ class RLJobStatus(StatusModel):
     completion_time: Time | None = None
     """When the job finished, RFC 3339."""
     pre_running_seconds: NonNegativeInt | None = None
-    """Seconds spent so far on the clock of `preRunningDeadlineSeconds`."""
+    """Seconds from the beginning of this activation to `runningTime`, which `preRunningDeadlineSeconds` bounds."""
     claim_name: Word | None = None
     """PersistentVolumeClaim that holds the job's folder."""
     conditions: Annotated[tuple[Condition, ...], AsTuple] = Field(default=(), max_length=16)
