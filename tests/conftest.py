@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytest_plugins = ["cluster_harness.fixtures"]
+
 
 @pytest.fixture(autouse=True)
 def _no_cover_means_subprocesses_too(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,131 @@
+"""Fixtures that share one control plane among the tests of a process; `tests/conftest.py` names this as a plugin.
+
+| fixture | what it is |
+|---|---|
+| `cluster` | etcd and kube-apiserver with our definitions applied; no controllers, no scheduler, no node |
+| `running_cluster` | the same with controller manager, scheduler and simulated nodes, on which pods run at once |
+| `namespace` | a new namespace of `cluster` for one test |
+| `running_namespace` | a new namespace of `running_cluster` for one test |
+
+Programs that are found nowhere are built when the tests have been collected, so that no test's time limit covers it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster_harness import binaries, products
+from cluster_harness.cluster import Cluster
+from cluster_harness.control_plane import ControlPlane, Settings
+from cluster_harness.errors import Unavailable
+from cluster_harness.simulated import SimulatedNodes
+
+KUBECONFIG_VARIABLE = "RLJOB_TEST_KUBECONFIG"
+"""Names the kubeconfig of a cluster for tests of the API server, which make namespaces and definitions in it."""
+REQUIRED_VARIABLE = "RLJOB_E2E"
+"""With the value ``required`` a test whose cluster this machine can't give fails; otherwise it is skipped."""
+SIMULATED_NODES = 4
+
+_PROGRAMS = {
+    "cluster": products.API_SERVER,
+    "running_cluster": (*products.API_SERVER, *products.CONTROLLERS, *products.SIMULATED_NODES),
+}
+
+
+def skip_or_fail(reason: str) -> None:
+    """End a test for which this machine lacks something: skipped, unless ``RLJOB_E2E=required``."""
+    if os.environ.get(REQUIRED_VARIABLE) == "required":
+        pytest.fail(f"{reason} ({REQUIRED_VARIABLE}=required)", pytrace=False)
+    pytest.skip(reason)
+
+
+def programs(names: Iterable[str]) -> None:
+    """Make sure that these programs are there; skip or fail the test that needs them otherwise."""
+    try:
+        binaries.find(names)
+    except Unavailable as error:
+        skip_or_fail(str(error))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marker that names programs a test needs beside those of its fixtures."""
+    config.addinivalue_line("markers", "programs(*names): programs of a cluster, built before the first test starts")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build the programs that the collected tests need, and show the progress."""
+    if session.config.option.collectonly:
+        return
+    used = {name for item in session.items for name in getattr(item, "fixturenames", ())}
+    marked = {program for item in session.items for mark in item.iter_markers("programs") for program in mark.args}
+    wanted = marked.union(*(names for fixture, names in _PROGRAMS.items() if fixture in used))
+    if not wanted:
+        return
+    capture = session.config.pluginmanager.getplugin("capturemanager")
+
+    def report(line: str) -> None:
+        with capture.global_and_fixture_disabled():
+            print(line, file=sys.stderr, flush=True)
+
+    try:
+        binaries.find(sorted(wanted), report)
+    except Unavailable as error:
+        report(str(error))  # each test that needs them says so too
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """An API server with our definitions: a ControlPlane, or the cluster that RLJOB_TEST_KUBECONFIG names."""
+    named = os.environ.get(KUBECONFIG_VARIABLE)
+    if named:
+        with tempfile.TemporaryDirectory() as folder:
+            kubectl = binaries.find(["kubectl"])["kubectl"]
+            given = Cluster(Path(named).expanduser().resolve(), kubectl, Path(folder))
+            given.install_crds()
+            yield given
+        return
+    programs(_PROGRAMS["cluster"])
+    with ControlPlane() as own:
+        own.install_crds()
+        yield own
+
+
+@pytest.fixture(scope="session")
+def control_plane(cluster: Cluster) -> ControlPlane:
+    """`cluster`, for tests that restart it or read its audit log: skipped on a cluster that isn't ours."""
+    if not isinstance(cluster, ControlPlane):
+        pytest.skip(f"{KUBECONFIG_VARIABLE} names a cluster that isn't ours to restart")
+    return cluster
+
+
+@pytest.fixture
+def namespace(cluster: Cluster) -> Iterator[str]:
+    """Name of a new namespace of `cluster`."""
+    name = cluster.create_namespace()
+    yield name
+    if not isinstance(cluster, ControlPlane):  # ours ends with all its namespaces
+        cluster.delete_namespace(name)
+
+
+@pytest.fixture(scope="session")
+def running_cluster() -> Iterator[ControlPlane]:
+    """A control plane with controllers, scheduler and simulated nodes, on which pods run at once."""
+    programs(_PROGRAMS["running_cluster"])
+    with (
+        ControlPlane(Settings(controller_manager=True, scheduler=True)) as own,
+        SimulatedNodes(own, SIMULATED_NODES),
+    ):
+        own.install_crds()
+        yield own
+
+
+@pytest.fixture
+def running_namespace(running_cluster: ControlPlane) -> str:
+    """Name of a new namespace of `running_cluster`."""
+    return running_cluster.create_namespace()
