@@ -14,6 +14,8 @@ PLACEHOLDER_UID = "00000000-0000-0000-0000-000000000000"
 DEFAULT_NAMESPACE = "default"
 PLACEHOLDER_TOKEN = "drawn at random when the job is created"
 """Stands where a token would; a pod refuses it as one."""
+PLACEHOLDER_NONCE = "00000"
+"""Stands where the random end of the Secret's name would."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ def preview(job: RLJob, *, image: str, uid: str | None = None, namespace: str | 
         namespace=namespace or job.metadata.namespace or DEFAULT_NAMESPACE,
         uid=uid or _uid(job) or PLACEHOLDER_UID,
     )
-    objects = children(owner, job.spec, token=PLACEHOLDER_TOKEN, image=image)
+    objects = children(owner, job.spec, token=PLACEHOLDER_TOKEN, image=image, nonce=PLACEHOLDER_NONCE)
     return Preview(tuple(objects), tuple(f"{job.metadata.name}: {note}" for note in _notes(job.spec)))
 
 

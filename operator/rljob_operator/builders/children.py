@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rljob_operator.builders.claims import storage_claim
 from rljob_operator.builders.config import spec_config_map
+from rljob_operator.builders.names import token_name
 from rljob_operator.builders.owner import KubeObject, Owner
 from rljob_operator.builders.pods import Place, pod
 from rljob_operator.builders.secret import token_secret
@@ -18,24 +19,26 @@ def desired_replicas(spec: RLJobSpec, role: int) -> int:
     return spec.roles[role].replicas
 
 
-def children(owner: Owner, spec: RLJobSpec, *, token: str, image: str) -> list[KubeObject]:
+def children(owner: Owner, spec: RLJobSpec, *, token: str, image: str, nonce: str) -> list[KubeObject]:
     """Return all objects of a job in its first attempt; what pods mount comes before them.
 
     Args:
         token: the job's token.
         image: image of a role for which the manifest names none.
+        nonce: random end of the name of the token's Secret.
 
     Raises:
         ConfigError: something in the manifest can't become a valid object.
     """
     claim = storage_claim(owner, spec.storage)
+    secret = token_name(owner, nonce)
     return [
         spec_config_map(owner, spec),
-        token_secret(owner, token),
+        token_secret(owner, secret, token),
         headless_service(owner, spec),
         *([claim] if claim else []),
         *(
-            pod(owner, spec, Place(role, index), image=image)
+            pod(owner, spec, Place(role, index), image=image, secret=secret)
             for role in range(len(spec.roles))
             for index in range(desired_replicas(spec, role))
         ),

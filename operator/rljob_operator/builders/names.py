@@ -38,9 +38,14 @@ def spec_name(owner: Owner) -> str:
     return f"{_with_uid(owner)}-spec"
 
 
-def token_name(owner: Owner) -> str:
-    """Return the name of the Secret that holds the token."""
-    return f"{_with_uid(owner)}-token"
+def token_name(owner: Owner, nonce: str) -> str:
+    """Return the name of the Secret that holds the token.
+
+    Args:
+        nonce: a few random letters and digits. Nobody knows the name in advance, so that a Secret which has it already
+            is ours: it needn't be read to see that.
+    """
+    return f"{_with_uid(owner)}-token-{nonce}"
 
 
 def claim_name(owner: Owner) -> str:

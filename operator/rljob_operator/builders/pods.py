@@ -20,6 +20,8 @@ USER_ID = 10001
 _TRAINER_GRACE_S, _GRACE_S = 120, 30
 """Seconds between SIGTERM and SIGKILL; a trainer writes a checkpoint in them."""
 
+_LOST_NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+
 
 @dataclass(frozen=True)
 class Place:
@@ -35,11 +37,12 @@ class Place:
     """Rendezvous round that it joins first."""
 
 
-def pod(owner: Owner, spec: RLJobSpec, place: Place, *, image: str) -> KubeObject:
+def pod(owner: Owner, spec: RLJobSpec, place: Place, *, image: str, secret: str) -> KubeObject:
     """Return the pod for ``place``.
 
     Args:
         image: image of a role for which the manifest names none.
+        secret: name of the Secret that holds the job's token.
 
     Raises:
         ConfigError: the role's template or resources set what is the operator's.
@@ -49,7 +52,7 @@ def pod(owner: Owner, spec: RLJobSpec, place: Place, *, image: str) -> KubeObjec
     labels, annotations = with_metadata(
         pod_labels(owner, role, place.index, place.attempt), role.template.metadata, (*path, "template", "metadata")
     )
-    generated = _pod_spec(owner, spec, place, image)
+    generated = _pod_spec(owner, spec, place, image, secret)
     template_path = (*path, "template", "spec")
     return {
         "apiVersion": "v1",
@@ -61,9 +64,9 @@ def pod(owner: Owner, spec: RLJobSpec, place: Place, *, image: str) -> KubeObjec
     }
 
 
-def _pod_spec(owner: Owner, spec: RLJobSpec, place: Place, image: str) -> KubeObject:
+def _pod_spec(owner: Owner, spec: RLJobSpec, place: Place, image: str, secret: str) -> KubeObject:
     role = spec.roles[place.role]
-    mounted = volumes(owner, spec, role)
+    mounted = volumes(owner, spec, role, secret=secret)
     container = main_container(
         spec,
         role,
@@ -90,9 +93,19 @@ def _pod_spec(owner: Owner, spec: RLJobSpec, place: Place, image: str) -> KubeOb
     }
     if spec.scheduling.priority_class_name:
         found["priorityClassName"] = spec.scheduling.priority_class_name
-    if role.gpus:
-        found["tolerations"] = [{"key": role.gpu_resource_name, "operator": "Exists", "effect": "NoSchedule"}]
+    found["tolerations"] = _tolerations(role, spec.run_policy.node_lost_seconds)
     return {**found, "containers": [container], "volumes": [item.volume for item in mounted]}
+
+
+def _tolerations(role: Role, node_lost_s: int) -> list[KubeObject]:
+    """Kubernetes itself deletes a pod whose node is lost, after as long as the pod tolerates that."""
+    found: list[KubeObject] = [
+        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": node_lost_s}
+        for key in _LOST_NODE_TAINTS
+    ]
+    if role.gpus:
+        found.append({"key": role.gpu_resource_name, "operator": "Exists", "effect": "NoSchedule"})
+    return found
 
 
 def _identity(owner: Owner, role: Role, place: Place) -> PodIdentity:

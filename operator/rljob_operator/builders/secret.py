@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rljob_operator.builders.labels import job_labels
-from rljob_operator.builders.names import token_name
 from rljob_operator.builders.owner import KubeObject, Owner, metadata
 from rlruntime.spec.contract import TOKEN_BYTES, TOKEN_NAME
 
@@ -19,12 +18,12 @@ def draw_token(random_bytes: Callable[[int], bytes]) -> str:
     return random_bytes(TOKEN_BYTES).hex()
 
 
-def token_secret(owner: Owner, token: str) -> KubeObject:
-    """Return the Secret that every pod of the job mounts. It is created and never read, nor changed."""
+def token_secret(owner: Owner, name: str, token: str) -> KubeObject:
+    """Return the Secret ``name`` that every pod of the job mounts. It is created and never read, nor changed."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": metadata(owner, token_name(owner), job_labels(owner)),
+        "metadata": metadata(owner, name, job_labels(owner)),
         "type": "Opaque",
         "immutable": True,
         "stringData": {TOKEN_NAME: token},

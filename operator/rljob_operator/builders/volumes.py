@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rljob_operator.builders.claims import claim_of
-from rljob_operator.builders.names import spec_name, token_name
+from rljob_operator.builders.names import spec_name
 from rljob_operator.builders.overlay import CODE_VOLUME, SPEC_VOLUME, TOKEN_VOLUME, main_container_of
 from rljob_operator.builders.owner import KubeObject, Owner
 from rlruntime.spec.contract import CODE_DIR, SPEC_DIR, STORAGE_DIR, TOKEN_DIR
@@ -27,17 +27,20 @@ class Mounted:
     mount: KubeObject
 
 
-def volumes(owner: Owner, spec: RLJobSpec, role: Role) -> list[Mounted]:
+def volumes(owner: Owner, spec: RLJobSpec, role: Role, *, secret: str) -> list[Mounted]:
     """Return what a pod of ``role`` mounts.
 
     Only a Trainer's pod mounts the storage: it alone writes checkpoints, and a claim that one node may mount would keep
     all other pods on that node.
+
+    Args:
+        secret: name of the Secret that holds the job's token.
     """
     found = [
         _mounted(SPEC_VOLUME, {"configMap": {"name": spec_name(owner)}}, SPEC_DIR, read_only=True),
         _mounted(
             TOKEN_VOLUME,
-            {"secret": {"secretName": token_name(owner), "defaultMode": _TOKEN_MODE}},
+            {"secret": {"secretName": secret, "defaultMode": _TOKEN_MODE}},
             TOKEN_DIR,
             read_only=True,
         ),

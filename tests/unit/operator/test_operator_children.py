@@ -98,10 +98,10 @@ def test_token_is_drawn_from_the_given_source(owner: Owner) -> None:
     token = draw_token(source)
     assert asked == [32]
     assert token == "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
-    assert token_secret(owner, token) == {
+    assert token_secret(owner, "ppo-1b4e28ba-token-a1b2c", token) == {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": _metadata("ppo-1b4e28ba-token"),
+        "metadata": _metadata("ppo-1b4e28ba-token-a1b2c"),
         "type": "Opaque",
         "immutable": True,
         "stringData": {"token": token},
@@ -162,10 +162,10 @@ def test_all_objects_of_a_job_with_what_pods_mount_first(owner: Owner, make_spec
             {"name": "collector", "type": "Collector"},
         ],
     )
-    built = children(owner, spec, token="t", image="i")
+    built = children(owner, spec, token="t", image="i", nonce="a1b2c")
     assert _kinds_and_names(built) == [
         ("ConfigMap", "ppo-1b4e28ba-spec"),
-        ("Secret", "ppo-1b4e28ba-token"),
+        ("Secret", "ppo-1b4e28ba-token-a1b2c"),
         ("Service", "ppo-1b4e28ba"),
         ("PersistentVolumeClaim", "ppo-1b4e28ba-storage"),
         ("Pod", "ppo-trainer-0-0"),
@@ -186,5 +186,7 @@ def test_all_objects_of_a_job_with_what_pods_mount_first(owner: Owner, make_spec
 
 def test_token_is_in_the_secret_and_nowhere_else(owner: Owner, make_spec: MakeSpec) -> None:
     token = "5eed" * 16
-    holding = [item["kind"] for item in children(owner, make_spec(), token=token, image="i") if token in str(item)]
+    holding = [
+        item["kind"] for item in children(owner, make_spec(), token=token, image="i", nonce="a") if token in str(item)
+    ]
     assert holding == ["Secret"]

@@ -64,7 +64,7 @@ def _read_back(item: KubeObject) -> Any:
 
 
 def test_every_field_of_every_object_is_known(owner: Owner, make_spec: MakeSpec) -> None:
-    objects = children(owner, make_spec(**EVERYTHING), token="t", image="i")
+    objects = children(owner, make_spec(**EVERYTHING), token="t", image="i", nonce="a1b2c")
     assert {item["kind"] for item in objects} == set(MODELS)
     for item in objects:
         assert _read_back(item) == item
@@ -78,6 +78,6 @@ def test_objects_of_the_examples_are_known(path: Path) -> None:
 
 
 def test_a_misspelt_field_would_be_noticed(owner: Owner, make_spec: MakeSpec) -> None:
-    built = children(owner, make_spec(), token="t", image="i")[-1]
+    built = children(owner, make_spec(), token="t", image="i", nonce="a1b2c")[-1]
     built["spec"]["terminationGracePeriodSecond"] = built["spec"].pop("terminationGracePeriodSeconds")
     assert _read_back(built) != built

@@ -22,7 +22,7 @@ def test_names_of_a_short_job(owner: Owner) -> None:
     assert names.pod_name(owner, "trainer", 0, 3) == "ppo-trainer-0-3"
     assert names.service_name(owner) == "ppo-1b4e28ba"
     assert names.spec_name(owner) == "ppo-1b4e28ba-spec"
-    assert names.token_name(owner) == "ppo-1b4e28ba-token"
+    assert names.token_name(owner, "a1b2c") == "ppo-1b4e28ba-token-a1b2c"
     assert names.claim_name(owner) == "ppo-1b4e28ba-storage"
 
 
@@ -31,11 +31,11 @@ def test_names_at_their_longest_are_valid_dns_labels() -> None:
         names.pod_name(LONG, "b" * 40, 4095, MAX_ATTEMPT),
         names.service_name(LONG),
         names.spec_name(LONG),
-        names.token_name(LONG),
+        names.token_name(LONG, "a1b2c"),
         names.claim_name(LONG),
         hostname("b" * 40, 4095),
     ]
-    assert [len(name) for name in found] == [63, 49, 54, 55, 57, 45]
+    assert [len(name) for name in found] == [63, 49, 54, 61, 57, 45]
     assert all(LABEL.fullmatch(name) for name in found)
 
 
@@ -65,8 +65,9 @@ def test_pods_of_one_job_have_different_names_whatever_the_roles_are_called(owne
 
 def test_jobs_of_one_name_share_no_name_but_those_of_pods(owner: Owner) -> None:
     other = Owner(owner.name, owner.namespace, "2c4e28ba-2fa1-4a6b-8c3d-0123456789ab")
-    for name in (names.service_name, names.spec_name, names.token_name, names.claim_name):
+    for name in (names.service_name, names.spec_name, names.claim_name):
         assert name(owner) != name(other)
+    assert names.token_name(owner, "a1b2c") != names.token_name(other, "a1b2c")
 
 
 def test_labels_say_job_role_and_place(owner: Owner) -> None:

@@ -312,7 +312,7 @@ def test_mounts_beside_the_protected_folder_are_free() -> None:
 def test_labels_and_annotations_are_added(owner: Owner, make_spec: MakeSpec) -> None:
     template = {"metadata": {"labels": {"team": "a"}, "annotations": {"note": "b"}}}
     spec = make_spec(roles=[{"name": "t", "type": "Trainer", "template": template}])
-    metadata = pod(owner, spec, Place(0, 0), image="i")["metadata"]
+    metadata = pod(owner, spec, Place(0, 0), image="i", secret="s")["metadata"]
     assert metadata["labels"]["team"] == "a"
     assert metadata["labels"]["rljob.io/role"] == "t"
     assert metadata["annotations"] == {"note": "b"}
@@ -331,5 +331,5 @@ def test_own_labels_and_annotations_are_refused(
 ) -> None:
     roles = [{"name": "c", "type": "Collector", "template": {"metadata": metadata}}, {"name": "t", "type": "Trainer"}]
     with pytest.raises(ConfigError) as caught:
-        pod(owner, make_spec(roles=roles), Place(0, 0), image="i")
+        pod(owner, make_spec(roles=roles), Place(0, 0), image="i", secret="s")
     assert str(caught.value) == f"spec.roles[0].template.metadata.{field}: is set by the operator; remove it"

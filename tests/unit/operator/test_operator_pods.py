@@ -15,6 +15,10 @@ from rlruntime.spec.manifest import RLJobSpec
 MakeSpec = Callable[..., RLJobSpec]
 UID = "1b4e28ba-2fa1-4a6b-8c3d-0123456789ab"
 
+LOST_NODE: list[KubeObject] = [
+    {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60},
+    {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60},
+]
 TRAINER_POD: KubeObject = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -56,6 +60,7 @@ TRAINER_POD: KubeObject = {
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
+        "tolerations": LOST_NODE,
         "containers": [
             {
                 "name": "rljob",
@@ -111,7 +116,7 @@ TRAINER_POD: KubeObject = {
         ],
         "volumes": [
             {"name": "rljob-spec", "configMap": {"name": "ppo-1b4e28ba-spec"}},
-            {"name": "rljob-token", "secret": {"secretName": "ppo-1b4e28ba-token", "defaultMode": 288}},
+            {"name": "rljob-token", "secret": {"secretName": "ppo-1b4e28ba-token-a1b2c", "defaultMode": 288}},
             {"name": "rljob-tmp", "emptyDir": {}},
             {"name": "rljob-shm", "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}},
             {"name": "rljob-storage", "emptyDir": {}},
@@ -129,7 +134,10 @@ def _named(items: list[KubeObject]) -> dict[str, KubeObject]:
 
 
 def test_pod_of_a_job_with_one_trainer(owner: Owner, make_spec: MakeSpec) -> None:
-    assert pod(owner, make_spec(), Place(role=0, index=0), image="runtime:1") == TRAINER_POD
+    assert (
+        pod(owner, make_spec(), Place(role=0, index=0), image="runtime:1", secret="ppo-1b4e28ba-token-a1b2c")
+        == TRAINER_POD
+    )
 
 
 def test_building_twice_gives_the_same_pod_and_shares_nothing_with_the_manifest(
@@ -137,16 +145,22 @@ def test_building_twice_gives_the_same_pod_and_shares_nothing_with_the_manifest(
 ) -> None:
     template = {"spec": {"nodeSelector": {"a": "b"}, "readinessGates": [{"conditionType": "c"}]}}
     spec = make_spec(roles=[{"name": "t", "type": "Trainer", "template": template}])
-    first = pod(owner, spec, Place(0, 0), image="i")
-    second = pod(owner, spec, Place(0, 0), image="i")
+    first = pod(owner, spec, Place(0, 0), image="i", secret="s")
+    second = pod(owner, spec, Place(0, 0), image="i", secret="s")
     assert first == second
     first["spec"]["nodeSelector"]["a"] = "changed"
     first["spec"]["readinessGates"][0]["conditionType"] = "changed"
-    assert pod(owner, spec, Place(0, 0), image="i") == second
+    assert pod(owner, spec, Place(0, 0), image="i", secret="s") == second
 
 
 def test_later_attempt_keeps_its_hostname_and_has_a_name_of_its_own(owner: Owner, make_spec: MakeSpec) -> None:
-    built = pod(owner, make_spec(), Place(role=0, index=0, attempt=3, round=5), image="runtime:1")
+    built = pod(
+        owner,
+        make_spec(),
+        Place(role=0, index=0, attempt=3, round=5),
+        image="runtime:1",
+        secret="ppo-1b4e28ba-token-a1b2c",
+    )
     assert built["metadata"]["name"] == "ppo-trainer-0-3"
     assert built["metadata"]["labels"]["rljob.io/attempt"] == "3"
     assert built["spec"]["hostname"] == "trainer-0"
@@ -164,12 +178,15 @@ def test_gpus_become_limit_toleration_and_shared_memory_of_the_pods_size(owner: 
         "resources": {"requests": {"cpu": 4, "memory": "16Gi"}, "limits": {"memory": "64Gi"}},
     }
     spec = make_spec(roles=[{"name": "trainer", "type": "Trainer"}, role])
-    built = pod(owner, spec, Place(role=1, index=7), image="runtime:1")
+    built = pod(owner, spec, Place(role=1, index=7), image="runtime:1", secret="ppo-1b4e28ba-token-a1b2c")
     assert _main(built)["resources"] == {
         "requests": {"cpu": "4", "memory": "16Gi"},
         "limits": {"memory": "64Gi", "amd.com/gpu": "2"},
     }
-    assert built["spec"]["tolerations"] == [{"key": "amd.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    assert built["spec"]["tolerations"] == [
+        *LOST_NODE,
+        {"key": "amd.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
+    ]
     volumes = _named(built["spec"]["volumes"])
     assert volumes["rljob-shm"]["emptyDir"] == {"medium": "Memory", "sizeLimit": "64Gi"}
     assert "rljob-storage" not in volumes
@@ -181,7 +198,7 @@ def test_gpus_become_limit_toleration_and_shared_memory_of_the_pods_size(owner: 
 def test_shared_memory_follows_the_limit_in_the_template(owner: Owner, make_spec: MakeSpec) -> None:
     template = {"spec": {"containers": [{"name": "rljob", "resources": {"limits": {"memory": "3Gi"}}}]}}
     role = {"name": "t", "type": "Trainer", "resources": {"limits": {"memory": "1Gi"}}, "template": template}
-    built = pod(owner, make_spec(roles=[role]), Place(0, 0), image="i")
+    built = pod(owner, make_spec(roles=[role]), Place(0, 0), image="i", secret="s")
     assert _named(built["spec"]["volumes"])["rljob-shm"]["emptyDir"]["sizeLimit"] == "3Gi"
     assert _main(built)["resources"] == {"limits": {"memory": "3Gi"}}
 
@@ -190,7 +207,7 @@ def test_shared_memory_follows_the_limit_in_the_template(owner: Owner, make_spec
 def test_gpus_named_twice_are_refused(owner: Owner, make_spec: MakeSpec, section: str) -> None:
     role = {"name": "t", "type": "Trainer", "gpus": 1, "resources": {section: {"nvidia.com/gpu": 1}}}
     with pytest.raises(ConfigError) as caught:
-        pod(owner, make_spec(roles=[role]), Place(0, 0), image="i")
+        pod(owner, make_spec(roles=[role]), Place(0, 0), image="i", secret="s")
     assert str(caught.value) == (
         f"spec.roles[0].resources.{section}.nvidia.com/gpu: is what gpus asks for; remove it, or remove gpus"
     )
@@ -198,9 +215,18 @@ def test_gpus_named_twice_are_refused(owner: Owner, make_spec: MakeSpec, section
 
 def test_gpu_in_resources_alone_is_passed_on_as_it_is(owner: Owner, make_spec: MakeSpec) -> None:
     role = {"name": "t", "type": "Trainer", "resources": {"limits": {"nvidia.com/mig-1g.5gb": 1}}}
-    built = pod(owner, make_spec(roles=[role]), Place(0, 0), image="i")
+    built = pod(owner, make_spec(roles=[role]), Place(0, 0), image="i", secret="s")
     assert _main(built)["resources"] == {"limits": {"nvidia.com/mig-1g.5gb": "1"}}
-    assert "tolerations" not in built["spec"]
+    assert built["spec"]["tolerations"] == LOST_NODE
+
+
+def test_pod_tolerates_the_loss_of_its_node_as_long_as_the_manifest_says(owner: Owner, make_spec: MakeSpec) -> None:
+    spec = make_spec(runPolicy={"nodeLostSeconds": 5})
+    tolerations = pod(owner, spec, Place(0, 0), image="i", secret="s")["spec"]["tolerations"]
+    assert [(item["key"], item["tolerationSeconds"]) for item in tolerations] == [
+        ("node.kubernetes.io/not-ready", 5),
+        ("node.kubernetes.io/unreachable", 5),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -210,12 +236,12 @@ def test_image_is_the_roles_then_the_jobs_then_the_operators(
     owner: Owner, make_spec: MakeSpec, of_role: str | None, of_job: str | None, expected: str
 ) -> None:
     role = {"name": "t", "type": "Trainer", "image": of_role}
-    built = pod(owner, make_spec(image=of_job, roles=[role]), Place(0, 0), image="default:1")
+    built = pod(owner, make_spec(image=of_job, roles=[role]), Place(0, 0), image="default:1", secret="s")
     assert _main(built)["image"] == expected
 
 
 def test_code_is_mounted_and_on_the_python_path(owner: Owner, make_spec: MakeSpec) -> None:
-    built = pod(owner, make_spec(code={"configMap": {"name": "my-code"}}), Place(0, 0), image="i")
+    built = pod(owner, make_spec(code={"configMap": {"name": "my-code"}}), Place(0, 0), image="i", secret="s")
     assert {"name": "rljob-code", "configMap": {"name": "my-code"}} in built["spec"]["volumes"]
     assert {"name": "rljob-code", "mountPath": "/opt/rljob/code", "readOnly": True} in _main(built)["volumeMounts"]
     assert {"name": "PYTHONPATH", "value": "/opt/rljob/code"} in _main(built)["env"]
@@ -234,7 +260,7 @@ def test_storage_is_mounted_by_trainers_alone(
     spec = make_spec(
         storage=storage, roles=[{"name": "t", "type": "Trainer"}, {"name": "collector", "type": "Collector"}]
     )
-    trainer, collector = (pod(owner, spec, Place(role, 0), image="i") for role in (0, 1))
+    trainer, collector = (pod(owner, spec, Place(role, 0), image="i", secret="s") for role in (0, 1))
     assert _named(trainer["spec"]["volumes"])["rljob-storage"] == {
         "name": "rljob-storage",
         "persistentVolumeClaim": {"claimName": claim},
@@ -254,7 +280,7 @@ def test_service_gets_entrypoint_and_config_with_dollars_that_kubernetes_leaves_
         "config": {"prompt": "cost: $5 or $(HOME)"},
     }
     spec = make_spec(roles=[{"name": "t", "type": "Trainer"}, service])
-    main = _main(pod(owner, spec, Place(1, 0), image="i"))
+    main = _main(pod(owner, spec, Place(1, 0), image="i", secret="s"))
     variables = {name: item["value"] for name, item in _named(main["env"]).items()}
     assert main["args"] == ["role", "service"]
     assert variables["RLJOB_ENTRYPOINT"] == "my.rewards:serve"
@@ -266,7 +292,7 @@ def test_config_too_large_for_a_variable_is_refused(owner: Owner, make_spec: Mak
     service = {"name": "reward", "type": "Service", "entrypoint": "a:b", "config": {"prompt": "x" * 100_000}}
     spec = make_spec(roles=[{"name": "t", "type": "Trainer"}, service])
     with pytest.raises(ConfigError) as caught:
-        pod(owner, spec, Place(1, 0), image="i")
+        pod(owner, spec, Place(1, 0), image="i", secret="s")
     assert str(caught.value) == (
         "spec.roles[1].config: is longer than 100,000 bytes, too long for the variable RLJOB_CONFIG;"
         " put it into a file of the image"
@@ -275,7 +301,7 @@ def test_config_too_large_for_a_variable_is_refused(owner: Owner, make_spec: Mak
 
 def test_port_and_priority_class_are_the_manifests(owner: Owner, make_spec: MakeSpec) -> None:
     spec = make_spec(metrics={"port": 8080}, scheduling={"priorityClassName": "low"})
-    built = pod(owner, spec, Place(0, 0), image="i")
+    built = pod(owner, spec, Place(0, 0), image="i", secret="s")
     main = _main(built)
     assert main["ports"][0]["containerPort"] == 8080
     assert {main[probe]["httpGet"]["port"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")} == {8080}
@@ -283,7 +309,7 @@ def test_port_and_priority_class_are_the_manifests(owner: Owner, make_spec: Make
 
 
 def test_pod_meets_the_restricted_pod_security_standard(owner: Owner, make_spec: MakeSpec) -> None:
-    spec = pod(owner, make_spec(), Place(0, 0), image="i")["spec"]
+    spec = pod(owner, make_spec(), Place(0, 0), image="i", secret="s")["spec"]
     security = spec["containers"][0]["securityContext"]
     assert spec["securityContext"]["runAsNonRoot"] is True
     assert spec["securityContext"]["runAsUser"] > 0
