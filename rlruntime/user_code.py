@@ -10,6 +10,7 @@ import os
 import sys
 from pathlib import Path
 
+from rlruntime.attempts import find_run
 from rlruntime.errors import StorageError
 
 ORIGIN_FILE = "origin.json"
@@ -46,6 +47,6 @@ def remember_code(run: Path, folder: Path) -> None:
 def remembered_code(run: Path) -> Path | None:
     """Return the folder that `remember_code` noted in ``run``, or None where there is no readable note."""
     try:
-        return Path(json.loads((run / ORIGIN_FILE).read_text(encoding="utf-8"))["codeFolder"])
+        return Path(json.loads((find_run(run) / ORIGIN_FILE).read_text(encoding="utf-8"))["codeFolder"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -13,7 +13,7 @@ from rlruntime.cli.output import print_error
 from rlruntime.errors import EXIT_FAULT, EXIT_SIGINT, EnvironmentFault, MissingExtraError, RLJobError
 from rlruntime.spec.problems import ManifestError
 
-COMMANDS: tuple[str, ...] = ("run", "validate", "evaluate", "export", "tune_env", "crd", "schema", "version")
+COMMANDS: tuple[str, ...] = ("run", "validate", "evaluate", "export", "tune_env", "role", "crd", "schema", "version")
 """Modules of this package, each with a function ``add_parser(subparsers)``, in the order of the help.
 
 It adds a parser and sets its default ``handler``: a function from the parsed arguments to the exit code.
@@ -47,13 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RLJobError as error:
         return _report(error, debug=arguments.debug)
     except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in _EXTRA_OF_PACKAGE:
+        missing = missing_extra(error, f"rljob {arguments.command}")
+        if missing is None:
             raise
-        extra = f"rljob[{_EXTRA_OF_PACKAGE[package]}]"
-        return _report(
-            MissingExtraError(f"rljob {arguments.command}", package=package, extra=extra), debug=arguments.debug
-        )
+        return _report(missing, debug=arguments.debug)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAULT
@@ -74,6 +71,14 @@ def parser() -> argparse.ArgumentParser:
     for command in subparsers.choices.values():
         command.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=debug)
     return root
+
+
+def missing_extra(error: ModuleNotFoundError, what: str) -> MissingExtraError | None:
+    """Return the error that says which extra holds the package that ``what`` lacks, or None where no extra does."""
+    package = (error.name or "").partition(".")[0]
+    if package not in _EXTRA_OF_PACKAGE:
+        return None
+    return MissingExtraError(what, package=package, extra=f"rljob[{_EXTRA_OF_PACKAGE[package]}]")
 
 
 def _report(error: RLJobError, *, debug: bool) -> int:

@@ -49,6 +49,7 @@ def make_reporter(
     stream: TextIO,
     title: str = "",
     start_frames: int = 0,
+    fields: Mapping[str, Any] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Reporter:
     """Return the reporter for a stream: nothing when ``quiet``, JSON lines, a live bar on a terminal, else plain lines.
@@ -56,13 +57,14 @@ def make_reporter(
     Args:
         total_frames: frames after which training ends.
         start_frames: frames a resumed run begins with.
+        fields: of each JSON line, in front of its own.
         clock: seconds, monotonic.
     """
     if quiet:
         return _Silent()
     progress = _Progress(total_frames, start_frames, clock)
     if log_format == "json":
-        return _JsonLines(stream, progress)
+        return _JsonLines(stream, progress, fields or {})
     if stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb"):
         return _LiveBar(stream, progress, title)
     return _Lines(stream, progress)
@@ -218,6 +220,10 @@ class _Lines(_Throttled):
 
 
 class _JsonLines(_Throttled):
+    def __init__(self, stream: TextIO, progress: _Progress, fields: Mapping[str, Any]) -> None:
+        super().__init__(stream, progress)
+        self._fields = dict(fields)
+
     def message(self, text: str) -> None:
         self._write({"event": "message", "message": text})
 
@@ -230,7 +236,7 @@ class _JsonLines(_Throttled):
         self._write({"event": "iteration", **record})
 
     def _write(self, document: Mapping[str, Any]) -> None:
-        self._out.line(json.dumps(finite(document), allow_nan=False, ensure_ascii=False))
+        self._out.line(json.dumps(finite({**self._fields, **document}), allow_nan=False, ensure_ascii=False))
 
 
 class _LiveBar:

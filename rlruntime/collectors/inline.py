@@ -35,6 +35,7 @@ class InlineCollector:
 
     Attributes:
         num_frames: valid rows collected so far.
+        steps: steps of all copies together, counted as they are taken: it moves while `collect` runs.
         episodes: those that ended in the last rollout.
         env_seconds, policy_seconds: time spent in environments and in choosing actions so far.
     """
@@ -44,6 +45,7 @@ class InlineCollector:
         self.device = policy.actor_head.weight.device
         self.rollout = Rollout(env.spaces, policy.distribution, num_steps, env.num_envs)
         self.num_frames = 0
+        self.steps = 0
         self.episodes = FinishedEpisodes(np.zeros(0), np.zeros(0, np.int64))
         self.env_seconds = self.policy_seconds = 0.0
         self._generator = torch.Generator(device=self.device).manual_seed(stream_seed(seed, POLICY))
@@ -176,6 +178,7 @@ class InlineCollector:
             before = perf_counter()
             step_env(to_env(actions[step]), slot)
             env_seconds += perf_counter() - before
+            self.steps += 1
         self.env_seconds += env_seconds
         self.policy_seconds += perf_counter() - started - env_seconds
 

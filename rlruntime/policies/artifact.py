@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from rlruntime.attempts import find_run
 from rlruntime.envs.protocol import leaf_dtype
 from rlruntime.envs.spaces import MASK_KEY, flat_mask
 from rlruntime.errors import CheckpointError, StorageError
@@ -161,11 +162,12 @@ def load_policy(run: str | os.PathLike[str], *, device: str = "cpu", seed: int =
 
 
 def policy_path(run: Path) -> Path:
-    """Return the policy file that a path means: itself, or that of a run folder.
+    """Return the policy file that a path means: itself, or that of a run folder, or of a job's newest attempt.
 
     Raises:
         CheckpointError: there is none.
     """
+    run = find_run(run)
     path = run / POLICY_FILE if run.is_dir() else run
     if not path.is_file():
         problem = "holds no policy" if run.is_dir() else "does not exist"

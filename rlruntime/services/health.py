@@ -52,6 +52,65 @@ class Heartbeat:
         return f"no progress for {silent_s:.0f} s (allowed: {self.timeout_s:g} s)"
 
 
+class Liveness:
+    """Liveness of a loop whose phases may rightly take long: it is dead only where nothing of it moves.
+
+    Before ``begin`` it is alive: a start may take as long as it must. After it, it is well as long as there was within
+    ``timeout_s`` a beat, a change of ``mark``, or work for the processor: a long update computes, an evaluation and a
+    collection step environments; a loop that waits for what never comes does none of it.
+
+    Args:
+        timeout_s: longest silence.
+        clock: seconds, monotonic.
+        cpu_clock: seconds of processor time of this process.
+    """
+
+    _BUSY_SHARE = 0.02  # answering probes and scrapes takes less
+
+    def __init__(
+        self,
+        timeout_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        cpu_clock: Callable[[], float] = time.process_time,
+    ) -> None:
+        self.timeout_s = timeout_s
+        self.mark: Callable[[], object] = lambda: None
+        self._clock, self._cpu_clock = clock, cpu_clock
+        self._begun = False
+        self._mark: object = None
+        self._last_s = self._asked_s = clock()
+        self._cpu_s = cpu_clock()
+
+    def begin(self) -> None:
+        """Say that the loop has begun."""
+        self._note(self.mark())
+        self._begun = True
+
+    def beat(self) -> None:
+        """Say that there was progress."""
+        self._last_s = self._clock()
+
+    def __call__(self) -> str | None:
+        """Return None, or for how long nothing has moved. Call it at least once within the time-out."""
+        if not self._begun:
+            return None
+        now_s, mark = self._clock(), self.mark()
+        asked_ago_s = now_s - self._asked_s
+        busy = self._cpu_clock() - self._cpu_s > self._BUSY_SHARE * asked_ago_s
+        if mark != self._mark or (busy and asked_ago_s >= 1.0):
+            self._note(mark)
+            return None
+        if asked_ago_s >= 1.0:
+            self._asked_s, self._cpu_s = now_s, self._cpu_clock()
+        silent_s = now_s - self._last_s
+        return None if silent_s <= self.timeout_s else f"nothing has moved for {silent_s:.0f} s"
+
+    def _note(self, mark: object) -> None:
+        self._mark = mark
+        self._last_s = self._asked_s = self._clock()
+        self._cpu_s = self._cpu_clock()
+
+
 class HealthServer:
     """Serves a run's port from daemon threads, from construction until ``close``.
 

@@ -412,26 +412,35 @@ class TerminationMessage:
 
     def to_text(self) -> str:
         """Return JSON of at most 4,096 bytes in UTF-8; a message that is longer is cut in the middle."""
-        reason = shorten(self.reason)
-        report = None if self.report is None else self.report.to_document()
-        if len(_json_bytes(reason, "", report)) > TERMINATION_MESSAGE_BYTES // 2:
-            report = None
+        return _json_bytes(self.to_document()).decode()
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as JSON values, cut to what `to_text` has room for."""
+        document: dict[str, Any] = {"reason": shorten(self.reason), "message": ""}
+        if self.report is not None:
+            report = self.report.to_document()
+            if len(_json_bytes({**document, "report": report})) <= TERMINATION_MESSAGE_BYTES // 2:
+                document["report"] = report
         fits, too_long = 0, len(self.message) + 1
         while too_long - fits > 1:
             limit = (fits + too_long) // 2
-            if len(_json_bytes(reason, _cut(self.message, limit), report)) <= TERMINATION_MESSAGE_BYTES:
+            if len(_json_bytes({**document, "message": _cut(self.message, limit)})) <= TERMINATION_MESSAGE_BYTES:
                 fits = limit
             else:
                 too_long = limit
-        return _json_bytes(reason, _cut(self.message, fits), report).decode()
+        return {**document, "message": _cut(self.message, fits)}
 
     @classmethod
     def from_text(cls, text: str) -> TerminationMessage | None:
         """Return the message that ``text`` holds, or None: Kubernetes gives the end of the log where there is none."""
         try:
-            document = json.loads(text)
+            return cls.from_document(json.loads(text))
         except (ValueError, RecursionError):
             return None
+
+    @classmethod
+    def from_document(cls, document: Any) -> TerminationMessage | None:
+        """Return the message that a JSON value holds, or None where it is none."""
         if not isinstance(document, dict):
             return None
         reason, message = document.get("reason"), document.get("message")
@@ -440,8 +449,7 @@ class TerminationMessage:
         return cls(reason, message, TrainerReport.from_document(document.get("report")))
 
 
-def _json_bytes(reason: str, message: str, report: dict[str, Any] | None) -> bytes:
-    document = {"reason": reason, "message": message, **({} if report is None else {"report": report})}
+def _json_bytes(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, ensure_ascii=False).encode("utf-8", errors="replace")
 
 

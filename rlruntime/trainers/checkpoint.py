@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 import rlruntime
+from rlruntime.attempts import find_run
 from rlruntime.errors import CheckpointError, ConfigError, StorageError
 from rlruntime.registry import import_object
 from rlruntime.trainers.durable import storage_errors, sync_folder, write_atomically
@@ -94,14 +95,16 @@ class CheckpointStore:
     Args:
         folder: where the ``step-<frames>`` folders go; made when absent.
         keep: newest checkpoints that stay.
+        require_writable: called before a checkpoint is put in place; what it raises keeps it from that.
 
     Raises:
         StorageError: the folder can't be made or written.
     """
 
-    def __init__(self, folder: Path, keep: int = 3) -> None:
+    def __init__(self, folder: Path, keep: int = 3, *, require_writable: Callable[[], None] = lambda: None) -> None:
         self.folder = folder
         self.keep = keep
+        self._require_writable = require_writable
         self._writing = threading.Lock()
         with storage_errors("open the checkpoint folder", folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -133,11 +136,13 @@ class CheckpointStore:
         temporary = self.folder / f"{_TEMPORARY_PREFIX}{final.name}"
         with storage_errors("write the checkpoint", final):
             try:
+                self._require_writable()
                 shutil.rmtree(temporary, ignore_errors=True)
                 temporary.mkdir()
                 digests = save_state(state, temporary)
                 _write_manifest(temporary, info, digests)
                 sync_folder(temporary)
+                self._require_writable()
                 self._put_in_place(temporary, final)
             except BaseException:
                 shutil.rmtree(temporary, ignore_errors=True)
@@ -227,6 +232,7 @@ def find_checkpoint(path: Path) -> Path:
     """
     if is_checkpoint(path):
         return path
+    path = find_run(path)
     found = latest_checkpoint(path / "checkpoints") or latest_checkpoint(path)
     if found is None:
         problem = "holds no checkpoint" if path.exists() else "does not exist"
@@ -267,6 +273,38 @@ def read_checkpoint(path: Path, *, own_run: bool = True) -> Checkpoint:
         raise _damaged(path, str(error)) from None
     manifest, state = migrate(manifest, state)
     return Checkpoint(path, _info_of(manifest, path), state)
+
+
+def copy_checkpoint(path: Path, folder: Path) -> Path:
+    """Copy a checkpoint into a folder of checkpoints, see that the copy is whole, and make it the latest there.
+
+    Files are linked where that is possible: nobody ever changes one.
+
+    Returns:
+        The copy.
+
+    Raises:
+        CheckpointError: a file is missing, cut short, or has another hash.
+        StorageError: it can't be written.
+    """
+    temporary, final = folder / f"{_TEMPORARY_PREFIX}{path.name}", folder / path.name
+    with storage_errors("copy the checkpoint to", final):
+        try:
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir(parents=True)
+            for name in (MANIFEST_FILE, *_read_manifest(path).get("files", ())):
+                _link_or_copy(path, temporary, name)
+            for name, entry in _read_manifest(temporary)["files"].items():
+                _verify(temporary, name, entry)
+            sync_folder(temporary)
+            shutil.rmtree(final, ignore_errors=True)
+            os.rename(temporary, final)
+            sync_folder(folder)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        write_atomically(folder / LATEST_FILE, f"{final.name}\n".encode())
+    return final
 
 
 def migrate(
@@ -433,6 +471,28 @@ def _read_verified(path: Path, name: str, entry: Any) -> bytes:
     if hashlib.sha256(content).hexdigest() != entry.get("sha256"):
         raise _damaged(path, f"{name} does not have the SHA-256 that {MANIFEST_FILE} says")
     return content
+
+
+def _link_or_copy(source: Path, target: Path, name: str) -> None:
+    if Path(name).name != name:
+        raise _damaged(source, f"{MANIFEST_FILE} names the file {name!r}")
+    try:
+        os.link(source / name, target / name)
+    except FileNotFoundError:
+        raise _damaged(source, f"{name} is missing") from None
+    except OSError:  # another file system, or one without links
+        shutil.copyfile(source / name, target / name)
+        with open(target / name, "rb") as file:
+            os.fsync(file.fileno())
+
+
+def _verify(path: Path, name: str, entry: Any) -> None:
+    """See that one file has the hash that the manifest says."""
+    expected = entry.get("sha256") if isinstance(entry, dict) else None
+    with open(path / name, "rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != expected:
+        raise _damaged(path, f"{name} does not have the SHA-256 that {MANIFEST_FILE} says")
 
 
 _OTHER = "use another checkpoint, such as an older step-N beside it"

@@ -20,6 +20,7 @@ from rlruntime.trainers.observer import Observer
 from rlruntime.trainers.progress import Progress
 from rlruntime.trainers.run_folder import RunFolder
 
+_WRITABLE_AGE_S = 1.0
 _ENTRYPOINT_FIELD = "spec.training.custom.entrypoint"
 
 
@@ -43,6 +44,7 @@ class CustomContext:
     _logger: JsonLinesLogger
     _store: CheckpointStore
     _acknowledge_stop: Callable[[], None] = lambda: None
+    _require_writable: Callable[[float], None] = lambda max_age_s: None
     _progress: Progress = field(default_factory=Progress)
 
     @property
@@ -62,6 +64,7 @@ class CustomContext:
 
     def log(self, record: Mapping[str, float | int | str]) -> None:
         """Add a record to the metrics. ``frames`` and ``iteration`` in it are the run's progress."""
+        self._require_writable(_WRITABLE_AGE_S)
         self._progress.frames = int(record.get("frames", self._progress.frames))
         self._progress.iteration = int(record.get("iteration", self._progress.iteration))
         self._progress.num_records += 1
@@ -129,7 +132,7 @@ class CustomTrainer:
             RLJobError: the function raised.
         """
         started, training = perf_counter(), self.job.spec.training
-        store = CheckpointStore(folder.checkpoints, training.checkpoint.keep)
+        store = CheckpointStore(folder.checkpoints, training.checkpoint.keep, require_writable=folder.require_writable)
         latest = store.latest() if resume else None
         saved: dict[str, Any] = {"state": None, "numRecords": 0}
         if latest is not None:
@@ -147,6 +150,7 @@ class CustomTrainer:
             logger,
             store,
             self._acknowledge_stop,
+            folder.require_writable,
         )
         context._progress.num_records = int(saved["numRecords"])
         self.observer.on_start(context._progress)

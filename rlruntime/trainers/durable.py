@@ -59,9 +59,9 @@ def sync_folder(path: Path) -> None:
 
 def _remedy(number: int | None) -> str:
     if number in _NO_SPACE:
-        return "free space there, or choose another folder with --out"
+        return "free space there, or choose another folder"
     if number in _NO_PERMISSION:
-        return "choose a folder that you may write with --out"
+        return "choose a folder that you may write"
     if number in _IN_THE_WAY:
-        return "remove what stands in its way, or choose another folder with --out"
+        return "remove what stands in its way, or choose another folder"
     return "see that the folder exists and can be written"

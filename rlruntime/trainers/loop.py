@@ -54,6 +54,7 @@ from rlruntime.trainers.setup import (
     restores_environments,
 )
 
+_WRITABLE_AGE_S = 1.0  # seconds after which the loop looks anew whether it may still write
 _SNAPSHOT_SHARE = 0.01  # of the time may go into the copies that signals fall back to
 
 
@@ -165,7 +166,9 @@ class Trainer:
         self._started, self._folder = perf_counter(), folder
         failure: BaseException | None = None
         try:
-            self._store = CheckpointStore(folder.checkpoints, self.training.checkpoint.keep)
+            self._store = CheckpointStore(
+                folder.checkpoints, self.training.checkpoint.keep, require_writable=folder.require_writable
+            )
             self._resumed = self._restore(folder, resume)
             self._fresh = self._resumed is None
             if self._fresh or self._reason_to_end() is None:  # a finished run keeps the manifest that it was run with
@@ -349,6 +352,7 @@ class Trainer:
     def _boundary(self) -> None:
         """Between two iterations: write a checkpoint where one is due, else keep a copy of the state now and then."""
         progress, every = self.progress, self.training.checkpoint.every_frames
+        self._require_folder().require_writable(_WRITABLE_AGE_S)
         if progress.next_checkpoint is not None and progress.frames >= progress.next_checkpoint:
             progress.next_checkpoint = next_due(progress.next_checkpoint, every, progress.frames)
             self._save()
@@ -456,6 +460,8 @@ class Trainer:
         if own_run:
             self._require_store().rewind(path)
             folder.truncate_metrics(self.progress.num_records)
+            if not (folder.path / POLICY_FILE).exists():
+                save_policy(self.policy, folder.path / POLICY_FILE)
         else:
             self.progress.num_records = 0
             self.progress.stop_reason = self.progress.stop_message = ""  # why the other job ended doesn't end this one
@@ -542,6 +548,11 @@ class Trainer:
             shown.add_note(f"while the run was shut down: {type(other).__name__}: {other}")
         if failure is None:
             raise shown
+
+    def _require_folder(self) -> RunFolder:
+        if self._folder is None:
+            raise RuntimeError("the trainer has no run folder yet")
+        return self._folder
 
     def _require_store(self) -> CheckpointStore:
         if self._store is None:

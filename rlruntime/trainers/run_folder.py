@@ -14,13 +14,14 @@ import os
 import re
 import shutil
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import yaml
 
+from rlruntime.attempts import find_run
 from rlruntime.errors import CheckpointError, ConfigError, StorageError
 from rlruntime.metrics.json_values import finite
 from rlruntime.trainers.durable import storage_errors, sync_folder, write_atomically
@@ -43,14 +44,18 @@ _fork_hook_installed = False
 
 
 class RunFolder:
-    """Paths and small files of a run. ``create`` and ``create_next`` lock it for training; ``open`` only reads.
+    """Paths and small files of a run. ``create`` and ``create_next`` lock it for training, ``guarded`` trains into one
+    that something else guards; ``open`` only reads.
 
     Attributes:
         path: the folder; the other attributes are paths in it.
     """
 
-    def __init__(self, path: Path, lock: _Lock | None) -> None:
+    def __init__(
+        self, path: Path, lock: _Lock | None, require_writable: Callable[[float], None] = lambda max_age_s: None
+    ) -> None:
         self.path = path
+        self._require_writable = require_writable
         self.manifest = path / MANIFEST_FILE
         self.metrics = path / METRICS_FILE
         self.curves = path / CURVES_FILE
@@ -118,22 +123,45 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """Return a finished or running run's folder, to read from.
+        """Return a finished or running run's folder, to read from; of a job's folder, that of its newest attempt.
 
         Raises:
             ConfigError: it isn't a run's.
         """
+        path = find_run(path)
         if not (path / MANIFEST_FILE).is_file():
             problem = "is not a run folder: it has no manifest.yaml" if path.is_dir() else "does not exist"
             raise ConfigError(f"{path} {problem}", remedy="give the folder that rljob run wrote")
         return cls(path, None)
 
+    @classmethod
+    def guarded(cls, path: Path, require_writable: Callable[[float], None]) -> RunFolder:
+        """Return a folder to train into that needs no lock, as its owner knows that it is the only one.
+
+        Args:
+            require_writable: see the method; it raises once that is no longer so.
+        """
+        return cls(path, None, require_writable)
+
+    def require_writable(self, max_age_s: float = 0.0) -> None:
+        """Raise where another process has taken over what this one does.
+
+        Args:
+            max_age_s: a look that isn't older will do.
+
+        Raises:
+            RLJobError: it has.
+        """
+        self._require_writable(max_age_s)
+
     def write_manifest(self, document: Mapping[str, Any]) -> None:
         """Write the effective manifest: a tree of JSON values that the loader reads back equal."""
+        self.require_writable()
         write_atomically(self.manifest, dump_yaml(document).encode())
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write ``result.json`` in one step; a number that isn't finite becomes null."""
+        self.require_writable()
         text = json.dumps(finite(result), indent=2, allow_nan=False)
         write_atomically(self.result, f"{text}\n".encode())
 

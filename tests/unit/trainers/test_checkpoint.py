@@ -184,7 +184,7 @@ def test_full_disk_is_one_line_and_the_previous_checkpoint_stays(tmp_path: Path)
         message = message_of(StorageError, lambda: store.write({"big": torch.zeros(10_000)}, info(200)))
     assert message == (
         f"cannot write the checkpoint {tmp_path}/step-200: {os.strerror(errno.EFBIG)}; "
-        "free space there, or choose another folder with --out"
+        "free space there, or choose another folder"
     )
     assert names(tmp_path) == ["latest", "step-100"]
     assert read_checkpoint(tmp_path / "step-100").state["iteration"] == 4
@@ -200,7 +200,7 @@ def test_folder_without_permission_is_one_line() -> None:
         with without_privileges():
             message = message_of(StorageError, lambda: store.write(STATE, info(1)))
         assert message.startswith(f"cannot write the checkpoint {folder}/step-1: Permission denied; ")
-        assert message.endswith("; choose a folder that you may write with --out")
+        assert message.endswith("; choose a folder that you may write")
     finally:
         folder.chmod(0o755)
         shutil.rmtree(folder)
@@ -209,7 +209,7 @@ def test_folder_without_permission_is_one_line() -> None:
 def test_file_in_the_way_of_the_folder_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").write_text("not a folder")
     message = message_of(StorageError, lambda: CheckpointStore(tmp_path / "checkpoints"))
-    assert message.endswith("remove what stands in its way, or choose another folder with --out")
+    assert message.endswith("remove what stands in its way, or choose another folder")
 
 
 def test_second_thread_waits_for_the_first_and_no_longer_than_it_is_told(tmp_path: Path) -> None:

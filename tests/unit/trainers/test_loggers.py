@@ -70,7 +70,7 @@ def test_line_that_a_kill_cut_short_is_left_out_and_garbage_is_named(tmp_path: P
 def test_full_disk_is_one_line(tmp_path: Path) -> None:
     logger = JsonLinesLogger(Path("/dev/full"))
     assert message_of(StorageError, lambda: logger.log(RECORD)) == (
-        f"cannot write /dev/full: {os.strerror(errno.ENOSPC)}; free space there, or choose another folder with --out"
+        f"cannot write /dev/full: {os.strerror(errno.ENOSPC)}; free space there, or choose another folder"
     )
     logger.close()
     missing = tmp_path / "absent" / "metrics.jsonl"
