@@ -23,7 +23,10 @@ from cluster_harness.leftovers import Traces
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_LIBC = ctypes.CDLL(None)
+_CLONE_NEWNS = 0x20000
+_MS_BIND, _MS_REC, _MS_PRIVATE, _MS_SHARED = 0x1000, 0x4000, 0x40000, 0x100000
+_MNT_DETACH = 2
+_LIBC = ctypes.CDLL(None, use_errno=True)
 _KILL_DEADLINE_S = 30.0
 _PAUSE_S = 0.5
 
@@ -36,6 +39,7 @@ class Guard:
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._ended: dict[int, int] = {}
         self._traces: list[Traces] = []
+        self._made: list[str] = []
 
     def serve(self) -> None:
         """Obey until the input ends or the owner has gone, then end everything."""
@@ -63,6 +67,9 @@ class Guard:
             if request["do"] == "poll":
                 self._reap()
                 return {"returncode": self._ended.get(request["pid"])}
+            if request["do"] == "isolate":
+                self._isolate(request["folders"])
+                return {}
             if request["do"] == "remove":
                 self._traces.append(Traces(**request["traces"]))
                 return {}
@@ -83,6 +90,21 @@ class Guard:
             )
         self._children[child.pid] = child
         return child.pid
+
+    def _isolate(self, folders: dict[str, str]) -> None:
+        """Take mounts of our own: what is mounted from now on is seen by our children alone and goes with them.
+
+        ``folders`` gives for a path, where programs insist to write, the folder that stands there for our children.
+        """
+        _call(_LIBC.unshare(_CLONE_NEWNS), "unshare")
+        _call(_LIBC.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None), "mount /")
+        for path, source in folders.items():
+            if not os.path.isdir(path):
+                os.makedirs(path)
+                self._made.append(path)
+            _call(_LIBC.mount(os.fsencode(source), os.fsencode(path), None, _MS_BIND | _MS_REC, None), f"mount {path}")
+        # Volumes that a pod mounts are to reach its containers, as on a machine whose root is shared.
+        _call(_LIBC.mount(b"none", b"/", None, _MS_REC | _MS_SHARED, None), "mount /")
 
     def _reap(self) -> None:
         """Collect whoever ended; orphans of our children are ours too."""
@@ -110,6 +132,16 @@ class Guard:
             time.sleep(0.01)
         for traces in reversed(self._traces):
             traces.remove()
+        for path in reversed(self._made):
+            _LIBC.umount2(os.fsencode(path), _MNT_DETACH)
+            with contextlib.suppress(OSError):
+                os.rmdir(path)
+
+
+def _call(result: int, what: str) -> None:
+    if result:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
 def _die_with_parent() -> None:

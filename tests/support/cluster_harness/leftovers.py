@@ -39,7 +39,8 @@ class Traces:
             remove_cgroup(self.cgroup)
         if self.bridge:
             subprocess.run(["ip", "link", "delete", self.bridge], capture_output=True, check=False, timeout=20)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if not mounts_below(self.folder):  # never reach into what is mounted there
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def found(self) -> list[str]:
         """Return one line for each trace that is there; an empty list when all is gone."""

@@ -87,6 +87,14 @@ class Guard:
         )
         self.ask({"do": "remove", "traces": dataclasses.asdict(self.traces)})
 
+    def isolate(self, folders: dict[str, Path]) -> None:
+        """Give the processes that are started from now on mounts of their own, which no other process sees.
+
+        Args:
+            folders: for each path where they insist to write, the folder that stands there for them.
+        """
+        self.ask({"do": "isolate", "folders": {path: str(source) for path, source in folders.items()}})
+
     def start(self, name: str, argv: list[str | Path], *, env: dict[str, str] | None = None) -> Process:
         """Start a process in the guard's folder; what it prints goes to ``<folder>/<name>.log``.
 

@@ -36,6 +36,8 @@ class Program:
     @property
     def version(self) -> str:
         """The pinned version, such as ``v1.37.2``."""
+        if self.module == f"rljob.io/tests/{self.product}":
+            return "v1.0.0"  # our own
         text = (FOLDER / self.product / "go.mod").read_text()
         found = re.search(rf"^\s*(?:require )?{re.escape(self.module)} (v\S+)", text, re.MULTILINE)
         if found is None:
@@ -111,6 +113,7 @@ PROGRAMS = {
         _program("loopback", _CNI, "/plugins/main/loopback", "cni", version_arguments=None),
         _program("host-local", _CNI, "/plugins/ipam/host-local", "cni", version_arguments=None),
         _program("runc", "github.com/opencontainers/runc", "", "runc", tags="seccomp"),
+        _program("pause", "rljob.io/tests/pause", "", "pause", version_arguments=None),
         _program("coredns", "github.com/coredns/coredns", "", "coredns", version_arguments=("-version",)),
         _program("kwok", "sigs.k8s.io/kwok", "/cmd/kwok", "kwok"),
     )
@@ -128,6 +131,7 @@ NODE = (
     "host-local",
     "kubelet",
     "coredns",
+    "pause",
 )
 SIMULATED_NODES = ("kwok",)
 EVERYTHING = (*API_SERVER, *CONTROLLERS, *NODE, *SIMULATED_NODES)

@@ -1,0 +1,3 @@
+module rljob.io/tests/pause
+
+go 1.26

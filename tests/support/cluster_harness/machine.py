@@ -1,0 +1,65 @@
+"""What a node needs of this machine: rights, a bridge for its pods, and a cgroup in every hierarchy."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from cluster_harness.errors import ClusterError, Unavailable
+from cluster_harness.leftovers import CGROUPS
+
+
+def require_node_rights() -> None:
+    """Check that this machine can hold a node.
+
+    Raises:
+        Unavailable: it can't, and why.
+    """
+    if os.geteuid() != 0:
+        raise Unavailable("a real node needs root, for containers and their networks")
+    if shutil.which("ip") is None:
+        raise Unavailable("a real node needs the program ip; install iproute2")
+    if not os.access(CGROUPS, os.W_OK) or not _hierarchies():
+        raise Unavailable(f"a real node needs cgroups, and can't write to {CGROUPS}")
+
+
+def make_bridge(name: str, address: str) -> None:
+    """Make a network bridge with an address such as ``10.244.0.1/24``, and let packets pass between bridges.
+
+    Raises:
+        ClusterError: the machine refuses.
+    """
+    for command in (
+        ["ip", "link", "add", name, "type", "bridge"],
+        ["ip", "address", "add", address, "dev", name],
+        ["ip", "link", "set", name, "up"],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+        if done.returncode:
+            raise ClusterError(f"{' '.join(command)}: {done.stderr.strip()}")
+    Path("/proc/sys/net/ipv4/ip_forward").write_text("1\n")
+
+
+def make_cgroup(name: str) -> None:
+    """Make a cgroup of this name in every hierarchy, with all processors and all memory."""
+    for hierarchy in _hierarchies():
+        folder = hierarchy / name
+        folder.mkdir(exist_ok=True)
+        for file in ("cpuset.cpus", "cpuset.mems"):  # empty in a new one of version 1, which then takes no process
+            if (folder / file).exists() and hierarchy.name == "cpuset":
+                (folder / file).write_text((hierarchy / file).read_text())
+        if (hierarchy / "cgroup.controllers").exists():
+            for controller in (hierarchy / "cgroup.controllers").read_text().split():
+                for parent in (hierarchy, folder):
+                    with contextlib.suppress(OSError):
+                        (parent / "cgroup.subtree_control").write_text(f"+{controller}")
+
+
+def _hierarchies() -> list[Path]:
+    """Return the roots of the hierarchies: one of version 2, or those of version 1 with one of version 2 among them."""
+    if (CGROUPS / "cgroup.procs").exists():
+        return [CGROUPS]
+    return [path for path in CGROUPS.iterdir() if (path / "cgroup.procs").exists() and not path.is_symlink()]
