@@ -53,6 +53,8 @@ class ObservedPod:
     """Empty until it has an address."""
     deletion_at: datetime | None = None
     """`deletionTimestamp`: when its grace period ends. None for a pod that nobody deleted."""
+    deletion_grace_seconds: int | None = None
+    """`deletionGracePeriodSeconds`: how long before `deletion_at` it was asked to go. 0: it was deleted by force."""
     gone: bool = False
     """The object was deleted; what is here was last seen of it."""
     end: ContainerEnd | None = None
