@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -193,10 +194,14 @@ class PodObserver(Observer):
         return reward if best is None else max(best, reward)
 
     def _note_checkpoint(self, path: Path) -> None:
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        written = datetime.now(UTC)
+        with contextlib.suppress(OSError):  # one that was taken over is older
+            written = datetime.fromtimestamp((path / "manifest.json").stat().st_mtime, UTC)
         frames = int(path.name.removeprefix(_CHECKPOINT_PREFIX))
         shown = path.relative_to(self._storage) if path.is_relative_to(self._storage) else path
-        self._update(checkpoint=CheckpointStatus(frames=frames, path=str(shown), time=now))
+        self._update(
+            checkpoint=CheckpointStatus(frames=frames, path=str(shown), time=written.strftime("%Y-%m-%dT%H:%M:%SZ"))
+        )
 
     def _update(self, **changes: Any) -> None:
         """Take the place of the report in one step: other threads read it."""
