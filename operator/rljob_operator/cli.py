@@ -13,13 +13,13 @@ from collections.abc import Sequence
 
 from rljob_operator.documents import to_json, to_yaml
 from rljob_operator.preview import Preview, preview
+from rljob_operator.settings import DEFAULT_IMAGE, DEFAULT_METRICS_PORT, DEFAULT_WORKERS, Options
 from rlruntime import __version__
-from rlruntime.errors import EXIT_FAULT, EXIT_OK, EXIT_SIGINT, ConfigError, RLJobError
+from rlruntime.errors import EXIT_FAULT, EXIT_OK, EXIT_SIGINT, ConfigError, MissingExtraError, RLJobError
 from rlruntime.spec.loader import Document, parse_document, read_documents, read_source, repeated_names, source_name
 from rlruntime.spec.problems import ManifestError, path_text
 from rlruntime.spec.training.components import check_components
 
-DEFAULT_IMAGE = f"rljob-runtime:{__version__}"
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -46,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
     root = argparse.ArgumentParser(prog="rljob-operator", description="What an RLJob becomes on Kubernetes.")
     root.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = root.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _add_run(commands)
     plan = commands.add_parser(
         "plan",
         help="print the objects that a job becomes",
@@ -63,6 +64,64 @@ def parser() -> argparse.ArgumentParser:
     )
     version.set_defaults(handler=_version)
     return root
+
+
+def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    run = commands.add_parser(
+        "run",
+        help="act on the RLJobs of a cluster",
+        description="Act on the RLJobs of a cluster until a signal ends it. Exit code 78 when it can't work as it is,"
+        " such as without rights or with an older CRD; 75 when the API server doesn't answer.",
+    )
+    where = run.add_mutually_exclusive_group(required=True)
+    where.add_argument(
+        "--namespace",
+        metavar="NAME",
+        type=_namespace,
+        action="append",
+        help="act on the jobs of this namespace; may be repeated",
+    )
+    where.add_argument("--all-namespaces", action="store_true", help="act on all jobs")
+    run.add_argument("--image", type=_image, default=DEFAULT_IMAGE, help="image of roles without one (%(default)s)")
+    run.add_argument("--log-format", choices=("text", "json"), default="text", help="default: text; json: one a line")
+    run.add_argument(
+        "--metrics-port",
+        metavar="PORT",
+        type=_port,
+        default=DEFAULT_METRICS_PORT,
+        help="port of /metrics, /healthz and /readyz; 0 for a free one (%(default)s)",
+    )
+    run.add_argument(
+        "--workers", metavar="N", type=_count, default=DEFAULT_WORKERS, help="jobs worked on at a time (%(default)s)"
+    )
+    run.add_argument("--dry-run", action="store_true", help="log each plan as a line of JSON, and write nothing")
+    run.add_argument("--kubeconfig", metavar="FILE", help="default: the pod's account, KUBECONFIG, or ~/.kube/config")
+    run.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
+    run.set_defaults(handler=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    import asyncio
+
+    from rljob_operator import logs
+
+    try:
+        from rljob_operator.handlers import operator
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("rljob-operator run", package=str(error.name), extra="rljob[operator]") from None
+    from rljob_operator.planner.decide import decide
+
+    logs.configure(arguments.log_format, debug=arguments.debug)
+    options = Options(
+        namespaces=tuple(dict.fromkeys(arguments.namespace or ())),
+        image=arguments.image,
+        workers=arguments.workers,
+        metrics_port=arguments.metrics_port,
+        dry_run=arguments.dry_run,
+        kubeconfig=arguments.kubeconfig,
+        context=arguments.context,
+    )
+    return asyncio.run(operator.run(options, decide))
 
 
 def _plan(arguments: argparse.Namespace) -> int:
@@ -112,6 +171,18 @@ def _namespace(text: str) -> str:
     if not _NAMESPACE.fullmatch(text):
         raise argparse.ArgumentTypeError("give the name of a namespace: lower-case letters, digits and '-'")
     return text
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) > 65535:
+        raise argparse.ArgumentTypeError("give a port from 0 to 65535")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= 1024:
+        raise argparse.ArgumentTypeError("give a number from 1 to 1024")
+    return int(text)
 
 
 def _uid(text: str) -> str:

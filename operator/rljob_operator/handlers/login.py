@@ -1,0 +1,99 @@
+"""The session that kopf makes its requests on.
+
+It is ours for two reasons: kopf's own logins don't know `kubernetes.aio`, and what kopf doesn't tell its handlers
+(lists, openings, bookmarks) is heard here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import aiohttp
+import kopf
+from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
+
+from rljob_operator.kube.connection import Connection
+from rljob_operator.kube.resources import parse_path
+from rljob_operator.metrics import OperatorMetrics
+from rljob_operator.reconcile.watches import Stream, WatchMonitor
+
+logger = logging.getLogger(__name__)
+
+_PAUSE_MAX_S = 30.0
+_CALM_S = 60.0
+
+
+class Login:
+    """Gives kopf a session, and a new one when the API server refused the last.
+
+    Args:
+        monotonic: seconds on a clock that never jumps.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        monitor: WatchMonitor,
+        metrics: OperatorMetrics,
+        *,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._connection, self._monitor, self._metrics = connection, monitor, metrics
+        self._monotonic = monotonic
+        self._last_s = float("-inf")
+        self._pause_s = 0.0
+
+    async def __call__(self, **_: Any) -> kopf.AiohttpSession:
+        """Return a session; a server that refuses one after the other is asked ever more rarely."""
+        now_s = self._monotonic()
+        if now_s - self._last_s < _CALM_S:
+            await asyncio.sleep(self._pause_s)
+            self._pause_s = min(_PAUSE_MAX_S, max(0.5, 2 * self._pause_s))
+            await self._connection.reload()
+        else:
+            self._pause_s = 0.0
+        self._last_s = self._monotonic()
+        session = self._connection.session(
+            limit=0, timeout=aiohttp.ClientTimeout(total=None), middlewares=(self._listen,)
+        )
+        return kopf.AiohttpSession(server=self._connection.server, aiohttp_session=session)
+
+    async def _listen(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+        """Send a request with the identity of now, and note what it was."""
+        request.headers.update(await self._connection.headers())
+        resource, namespace, name = parse_path(request.url.path)
+        query = request.url.query
+        is_watch = query.get("watch") == "true"
+        stream = Stream(resource, namespace)
+        if request.method == "GET" and not name and not is_watch and "continue" not in query:
+            self._monitor.listed(stream)
+        verb = "watch" if is_watch else "get" if name else "list"
+        try:
+            response = await handler(request)
+        except BaseException:
+            self._metrics.count_request(verb, resource, "error")
+            raise
+        self._metrics.count_request(verb, resource, response.status)
+        if is_watch and response.status == 200:
+            self._monitor.opened(stream)
+            response.content = _Heard(response.content, lambda: self._monitor.said(stream))  # type: ignore[assignment]
+        return response
+
+
+class _Heard:
+    """The body of a watch, with word given of whatever comes."""
+
+    def __init__(self, content: aiohttp.StreamReader, said: Callable[[], None]) -> None:
+        self._content, self._said = content, said
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._content, name)
+
+    async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
+        """Yield what comes, as `StreamReader.iter_chunked` does."""
+        async for data in self._content.iter_chunked(size):
+            self._said()
+            yield data

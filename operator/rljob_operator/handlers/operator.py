@@ -1,0 +1,311 @@
+"""The operator as a process: all its parts put together, started in order, and ended within seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import random
+import secrets
+import signal
+import socket
+import time
+from collections.abc import Coroutine, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import kopf
+from prometheus_client import CollectorRegistry
+
+from rljob_operator.handlers.login import Login
+from rljob_operator.handlers.probes import Probes
+from rljob_operator.handlers.watching import kopf_registry, kopf_settings, streams
+from rljob_operator.kube.connection import Connection
+from rljob_operator.kube.errors import Forbidden, KubeError, NotFound, Unauthorized
+from rljob_operator.kube.http import HttpClient
+from rljob_operator.kube.resources import PODS, RLJOBS
+from rljob_operator.kube.schema import OPENAPI_PATH, check_crd
+from rljob_operator.metrics import OperatorMetrics
+from rljob_operator.reconcile.cache import Cache
+from rljob_operator.reconcile.events import EventWriter
+from rljob_operator.reconcile.execute import Executor
+from rljob_operator.reconcile.inspect import PodInspector
+from rljob_operator.reconcile.memory import Memories
+from rljob_operator.reconcile.progress import ProgressPoller
+from rljob_operator.reconcile.queue import WorkQueue
+from rljob_operator.reconcile.reconciler import Decide, Reconciler, count_status
+from rljob_operator.reconcile.resync import Resync
+from rljob_operator.reconcile.watches import WatchMonitor
+from rljob_operator.settings import Options, Timing
+from rlruntime import __version__
+from rlruntime.errors import EXIT_FAULT, EXIT_OK, EXIT_SIGINT, EXIT_TRY_AGAIN, ConfigError, RLJobError
+
+logger = logging.getLogger(__name__)
+
+_START_PAUSE_S = 1.0
+_EVENTS_STOP_S = 1.0
+
+
+class Unavailable(RLJobError):
+    """The API server could not be reached in time."""
+
+    exit_code = EXIT_TRY_AGAIN
+
+
+async def run(options: Options, decide: Decide, timing: Timing | None = None) -> int:
+    """Run the operator until a signal ends it, and return its exit code.
+
+    Raises:
+        ConfigError: it can't work as it is: no configuration, missing rights, a missing or an older CRD.
+        Unavailable: the API server didn't answer.
+    """
+    timing = timing or Timing()
+    stop = _Stop()
+    stop.listen()
+    connection = await Connection.load(options.kubeconfig, options.context)
+    operator = _Operator(options, timing, decide, connection)
+    try:
+        return await operator.run(stop)
+    finally:
+        await operator.close()
+
+
+class _Stop:
+    """The wish to end, by a signal."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.exit_code = EXIT_OK
+
+    def listen(self) -> None:
+        """Take the signals; kopf takes them when it starts, and is told by us instead."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._ask, EXIT_OK)
+        loop.add_signal_handler(signal.SIGINT, self._ask, EXIT_SIGINT)
+
+    def _ask(self, exit_code: int) -> None:
+        self.exit_code = exit_code
+        self.asked.set()
+
+
+class _Operator:
+    def __init__(self, options: Options, timing: Timing, decide: Decide, connection: Connection) -> None:
+        monotonic, uniform, now = time.monotonic, random.uniform, functools.partial(datetime.now, UTC)
+        self._options, self._timing, self._connection = options, timing, connection
+        self._namespaces: tuple[str | None, ...] = options.namespaces or (None,)
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._ended = ""
+        self._ready = False
+        metrics = OperatorMetrics(CollectorRegistry())
+        self._client = HttpClient(connection, metrics, timeout_s=timing.request_timeout_s)
+        self._cache = Cache(monotonic)
+        self._monitor = WatchMonitor(streams(self._namespaces), monotonic=monotonic, time=time.time)
+        memories = Memories()
+        executor = Executor(
+            self._client,
+            self._cache,
+            timing=timing,
+            monotonic=monotonic,
+            on_status=functools.partial(count_status, metrics),
+        )
+        self._events = EventWriter(
+            self._client,
+            timing=timing,
+            metrics=metrics,
+            now=now,
+            monotonic=monotonic,
+            suffix=functools.partial(secrets.token_hex, 8),
+            instance=socket.gethostname(),
+        )
+        self._queue = WorkQueue(self._work, timing=timing, metrics=metrics, monotonic=monotonic, uniform=uniform)
+        self._inspector = PodInspector(
+            self._client,
+            self._cache,
+            memories,
+            add=self._queue.add,
+            add_after=self._queue.add_after,
+            timing=timing,
+            monotonic=monotonic,
+        )
+        self._reconciler = Reconciler(
+            decide,
+            self._client,
+            self._cache,
+            memories,
+            executor,
+            self._events,
+            self._inspector,
+            timing=timing,
+            now=now,
+            nonce=functools.partial(secrets.token_hex, 4),
+            image=options.image,
+            dry_run=options.dry_run,
+        )
+        self._resync = Resync(
+            self._client,
+            self._cache,
+            self._monitor,
+            namespaces=self._namespaces,
+            add=self._queue.add,
+            timing=timing,
+            metrics=metrics,
+            uniform=uniform,
+        )
+        self._poller = ProgressPoller(
+            self._cache, memories, self._queue.add, timing=timing, now=now, monotonic=monotonic, uniform=uniform
+        )
+        self._login = Login(connection, self._monitor, metrics, monotonic=monotonic)
+        self._probes = Probes(metrics.registry, unhealthy=self._unhealthy, unready=self._unready)
+        metrics.gauges_of(self._cache.phases, self._monitor.last_times)
+
+    async def _work(self, uid: str) -> float | None:
+        again_s = await self._reconciler.work(uid)
+        if self._cache.job(uid) is None:
+            self._queue.forget(uid)
+        return again_s
+
+    async def run(self, stop: _Stop) -> int:
+        """Start all parts in their order, and wait until a signal or a failure ends them."""
+        port = await self._probes.start(self._options.metrics_host, self._options.metrics_port)
+        logger.info("rljob-operator %s, probes and metrics on port %d", __version__, port)
+        if not await self._until(stop, self._check_server()):
+            return stop.exit_code
+        ignored = asyncio.all_tasks()
+        kopf_stop = asyncio.Event()
+        kopf_tasks = await kopf.spawn_tasks(
+            registry=kopf_registry(self._cache, self._queue.add, self._login),
+            settings=kopf_settings(),
+            clusterwide=not self._options.namespaces,
+            namespaces=self._options.namespaces,
+            stop_flag=kopf_stop,
+        )
+        stop.listen()
+        self._spawn("watches", _first_of(kopf_tasks))
+        self._spawn("reconciling", self._reconcile())
+        asked = asyncio.create_task(stop.asked.wait())
+        await asyncio.wait([asked, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
+        failed = [task for task in self._tasks if task.done()]
+        asked.cancel()
+        if not stop.asked.is_set():
+            self._ended = f"{failed[0].get_name()} ended"
+            error = None if failed[0].cancelled() else failed[0].exception()
+            logger.error("%s: %s; the operator ends", self._ended, f"{type(error).__name__}: {error}" if error else "")
+        else:
+            logger.info("asked to end")
+        await self._stop_all(kopf_tasks, kopf_stop, ignored)
+        return stop.exit_code if stop.asked.is_set() else EXIT_FAULT
+
+    async def _reconcile(self) -> None:
+        """Fill the cache, then act."""
+        await self._resync.fill()
+        if not self._options.dry_run:
+            self._events.start()
+            self._spawn("progress", self._poller.run())
+        self._queue.start(self._options.workers)
+        self._ready = True
+        where = ", ".join(self._options.namespaces) or "all namespaces"
+        logger.info("watching %s; %d jobs", where, sum(1 for _ in self._cache.jobs()))
+        await self._resync.run()
+
+    def _spawn(self, name: str, work: Coroutine[Any, Any, Any]) -> None:
+        self._tasks.append(asyncio.create_task(work, name=name))
+
+    async def _until(self, stop: _Stop, work: Coroutine[Any, Any, None]) -> bool:
+        """Run ``work`` to its end, or until a signal; return whether it ended."""
+        task, asked = asyncio.create_task(work), asyncio.create_task(stop.asked.wait())
+        await asyncio.wait([task, asked], return_when=asyncio.FIRST_COMPLETED)
+        asked.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            return False
+        await task
+        return True
+
+    async def _check_server(self) -> None:
+        """Wait for the API server, and see that it is one that this version can work with."""
+        try:
+            async with asyncio.timeout(self._timing.start_timeout_s):
+                while True:
+                    try:
+                        return await self._check_once()
+                    except KubeError as error:
+                        last = error
+                        logger.debug("the API server isn't there yet: %s", error)
+                    await asyncio.sleep(_START_PAUSE_S)
+        except TimeoutError:
+            raise Unavailable(
+                f"the API server {self._connection.server} didn't answer within {self._timing.start_timeout_s:.0f} s"
+                f" ({last}); see that it runs and can be reached from here"
+            ) from None
+
+    async def _check_once(self) -> None:
+        try:
+            try:
+                check_crd(await self._client.document(OPENAPI_PATH))
+            except NotFound:
+                check_crd(None)
+            for namespace in self._namespaces:
+                for resource in (RLJOBS, PODS):
+                    async for _ in self._client.pages(resource, namespace, metadata_only=True):
+                        break
+        except Unauthorized:
+            raise ConfigError(
+                "the API server refuses the credentials",
+                value=self._connection.server,
+                remedy="see that they are of this cluster and haven't expired",
+            ) from None
+        except Forbidden as error:
+            raise ConfigError(
+                f"the operator's account lacks a right: {error.message}", remedy="apply deploy/rbac.yaml"
+            ) from None
+
+    async def _stop_all(
+        self,
+        kopf_tasks: Sequence[asyncio.Task[Any]] | Any,
+        kopf_stop: asyncio.Event,
+        ignored: set[asyncio.Task[Any]],
+    ) -> None:
+        """End all parts, first whoever writes, then the watches. What doesn't end in time ends with the process."""
+        try:
+            async with asyncio.timeout(self._timing.stop_timeout_s):
+                await self._queue.stop()
+                for task in self._tasks:
+                    task.cancel()
+                await self._inspector.stop()
+                await self._events.stop(_EVENTS_STOP_S)
+                kopf_stop.set()
+                for task in kopf_tasks:
+                    task.cancel()
+                await asyncio.gather(*kopf_tasks, *self._tasks, return_exceptions=True)
+                left = asyncio.all_tasks() - ignored - {asyncio.current_task()}
+                for task in left:
+                    task.cancel()
+                await asyncio.gather(*left, return_exceptions=True)
+        except TimeoutError:
+            logger.warning("not all parts ended in time")
+
+    async def close(self) -> None:
+        """Close what is open."""
+        await self._client.close()
+        await self._probes.close()
+
+    def _unhealthy(self) -> str:
+        if self._ended:
+            return self._ended
+        if self._ready and not self._queue.is_alive:
+            return "a worker of the queue ended"
+        silence_s = self._monitor.silence_s()
+        if silence_s > self._timing.watch_silence_s:
+            return f"a watch has said nothing for {silence_s:.0f} s"
+        return ""
+
+    def _unready(self) -> str:
+        return self._unhealthy() or ("" if self._ready else "the first list isn't complete")
+
+
+async def _first_of(tasks: Any) -> None:
+    """Wait until one of kopf's tasks ends, which none should, and raise what it raised."""
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in done:
+        await task

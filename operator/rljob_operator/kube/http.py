@@ -1,0 +1,240 @@
+"""The requests of the operator on HTTP, as raw JSON.
+
+Reads are tried again when no answer came or the server failed. Writes are tried again only after a 429, by which the
+server says that it did nothing; whoever wrote finds out by its next look at the object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import aiohttp
+
+from rljob_operator.builders.owner import KubeObject
+from rljob_operator.kube.client import Page, Propagation
+from rljob_operator.kube.connection import Connection
+from rljob_operator.kube.errors import (
+    KubeError,
+    NetworkError,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
+    error_of,
+)
+from rljob_operator.kube.resources import EVENTS, RLJOBS, Resource, resource_of
+from rljob_operator.metrics import OperatorMetrics
+from rljob_operator.settings import CONNECTIONS, LIST_CHUNK
+
+_JSON = "application/json"
+_METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+_METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+_MERGE = "application/merge-patch+json"
+_ATTEMPTS = 4
+_PAUSE_S = 0.2
+_OPENAPI_TIMEOUT_S = 30.0
+
+Parameters = Mapping[str, str]
+
+
+class HttpClient:
+    """`KubeClient` on one session, closed by :meth:`close`."""
+
+    def __init__(self, connection: Connection, metrics: OperatorMetrics, *, timeout_s: float) -> None:
+        self._connection, self._metrics = connection, metrics
+        self._timeout_s = timeout_s
+        self._session: aiohttp.ClientSession | None = None
+        self._generation = 0
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def create(self, body: KubeObject, *, dry_run: bool = False) -> KubeObject:
+        """Create ``body``."""
+        resource = resource_of(body["kind"])
+        parameters = {"fieldValidation": "Strict", "fieldManager": "rljob-operator"}
+        if dry_run:
+            parameters["dryRun"] = "All"
+        path = resource.path(body["metadata"]["namespace"])
+        return await self._json("create", "POST", resource, path, parameters, body=body, accept=_METADATA)
+
+    async def get(self, resource: Resource, namespace: str, name: str, *, metadata_only: bool = False) -> KubeObject:
+        """Return the object."""
+        accept = _METADATA if metadata_only else _JSON
+        return await self._json("get", "GET", resource, resource.path(namespace, name), accept=accept)
+
+    async def pages(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        metadata_only: bool = False,
+    ) -> AsyncIterator[Page]:
+        """Yield the objects of a namespace, or of all."""
+        parameters = {"limit": str(LIST_CHUNK), "labelSelector": label_selector, "fieldSelector": field_selector}
+        parameters = {name: value for name, value in parameters.items() if value}
+        accept = _METADATA_LIST if metadata_only else _JSON
+        while True:
+            found = await self._json("list", "GET", resource, resource.path(namespace), parameters, accept=accept)
+            about = found.get("metadata") or {}
+            yield Page(found.get("items") or [], str(about.get("resourceVersion") or ""))
+            if not about.get("continue"):
+                return
+            parameters["continue"] = about["continue"]
+
+    async def patch_status(self, namespace: str, name: str, body: KubeObject) -> KubeObject:
+        """Merge ``body`` into a job's status."""
+        path = RLJOBS.path(namespace, name, "status")
+        return await self._json(
+            "patch", "PATCH", RLJOBS, path, {"fieldManager": "rljob-operator"}, body=body, accept=_METADATA
+        )
+
+    async def patch_event(self, namespace: str, name: str, body: KubeObject) -> KubeObject:
+        """Merge ``body`` into an Event."""
+        path = EVENTS.path(namespace, name)
+        return await self._json("patch", "PATCH", EVENTS, path, {}, body=body, accept=_METADATA)
+
+    async def delete(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        *,
+        uid: str,
+        resource_version: str | None = None,
+        grace_s: int | None = None,
+        propagation: Propagation = "Background",
+    ) -> KubeObject:
+        """Delete the object if it still has this uid."""
+        preconditions = {"uid": uid}
+        if resource_version is not None:
+            preconditions["resourceVersion"] = resource_version
+        body: dict[str, Any] = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": preconditions,
+            "propagationPolicy": propagation,
+        }
+        if grace_s is not None:
+            body["gracePeriodSeconds"] = grace_s
+        path = resource.path(namespace, name)
+        left = await self._json("delete", "DELETE", resource, path, body=body, accept=_METADATA)
+        return {} if left.get("kind") == "Status" else left
+
+    async def document(self, path: str) -> KubeObject:
+        """Return what the server says at ``path``, such as a page of its OpenAPI; large ones may take a while."""
+        headers = {"Accept": _JSON}
+        found: KubeObject = json.loads(
+            await self._send("get", "GET", "discovery", path, {}, None, headers, _OPENAPI_TIMEOUT_S)
+        )
+        return found
+
+    async def _json(
+        self,
+        verb: str,
+        method: str,
+        resource: Resource,
+        path: str,
+        parameters: Parameters | None = None,
+        *,
+        body: KubeObject | None = None,
+        accept: str = _JSON,
+    ) -> KubeObject:
+        headers = {"Accept": accept}
+        data = None
+        if body is not None:
+            headers["Content-Type"] = _MERGE if method == "PATCH" else _JSON
+            data = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        answer = await self._send(verb, method, resource.plural, path, parameters or {}, data, headers, self._timeout_s)
+        found: KubeObject = json.loads(answer)
+        return found
+
+    async def _send(
+        self,
+        verb: str,
+        method: str,
+        plural: str,
+        path: str,
+        parameters: Parameters,
+        data: bytes | None,
+        headers: dict[str, str],
+        timeout_s: float,
+    ) -> bytes:
+        """Send until there is an answer worth having."""
+        request = f"{verb} {plural}"
+        for attempt in range(_ATTEMPTS):
+            last = attempt == _ATTEMPTS - 1
+            seen = self._connection.generation
+            try:
+                return await self._once(request, method, plural, path, parameters, data, headers, timeout_s)
+            except TooManyRequests as error:
+                if last:
+                    raise
+                pause_s = error.retry_after_s
+            except Unauthorized:
+                if attempt > 0:
+                    raise
+                await self._connection.reload(seen)
+                pause_s = 0.0
+            except (NetworkError, ServerError):
+                if last or method != "GET":
+                    raise
+                pause_s = _PAUSE_S * 2**attempt
+            await asyncio.sleep(pause_s * random.uniform(1.0, 1.5))
+        raise AssertionError("unreachable")
+
+    async def _once(
+        self,
+        request: str,
+        method: str,
+        plural: str,
+        path: str,
+        parameters: Parameters,
+        data: bytes | None,
+        headers: dict[str, str],
+        timeout_s: float,
+    ) -> bytes:
+        session = await self._open()
+        code: int | str = "error"
+        try:
+            async with session.request(
+                method,
+                self._connection.server + path,
+                params=parameters,
+                data=data,
+                headers={**headers, **await self._connection.headers()},
+                timeout=aiohttp.ClientTimeout(total=timeout_s),
+                allow_redirects=False,
+                server_hostname=self._connection.server_hostname,
+            ) as response:
+                answer = await response.read()
+                code = response.status
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise NetworkError(request, reason=type(error).__name__) from None
+        finally:
+            self._metrics.count_request(request.split(maxsplit=1)[0], plural, code)
+        if code >= 300:
+            raise error_of(request, code, answer, response.headers.get("Retry-After"))
+        return answer
+
+    async def _open(self) -> aiohttp.ClientSession:
+        """Return the session; a new one when the identity was read anew since, as its certificate may have changed."""
+        if self._session is None or self._generation != self._connection.generation:
+            old, self._generation = self._session, self._connection.generation
+            self._session = self._connection.session(
+                limit=CONNECTIONS, timeout=aiohttp.ClientTimeout(total=self._timeout_s)
+            )
+            if old is not None:
+                await old.close()
+        return self._session
+
+
+__all__ = ["HttpClient", "KubeError"]

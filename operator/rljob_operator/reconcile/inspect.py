@@ -1,0 +1,115 @@
+"""What a pod's conditions don't say: a missing Secret, ConfigMap or volume stands in its Kubernetes Events alone.
+
+The Events of a pod that is creating for long are listed beside the passes: once, then with growing pauses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from rljob_operator.builders.owner import KubeObject
+from rljob_operator.kube.client import KubeClient
+from rljob_operator.kube.errors import KubeError
+from rljob_operator.kube.resources import EVENTS
+from rljob_operator.planner.observed import ObservedPod, Trouble
+from rljob_operator.reconcile.cache import Cache
+from rljob_operator.reconcile.memory import Memories
+from rljob_operator.reconcile.views import JobView
+from rljob_operator.settings import Timing
+
+logger = logging.getLogger(__name__)
+
+_AT_ONCE = 8
+
+
+class PodInspector:
+    """Lists the Events of pods, and notes the newest warning in their job's memory.
+
+    Args:
+        add: puts a job into the queue.
+        add_after: does so after some seconds.
+        monotonic: seconds on a clock that never jumps.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        cache: Cache,
+        memories: Memories,
+        *,
+        add: Callable[[str], None],
+        add_after: Callable[[str, float], None],
+        timing: Timing,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._client, self._cache, self._memories = client, cache, memories
+        self._add, self._add_after, self._timing, self._monotonic = add, add_after, timing, monotonic
+        self._next: dict[str, tuple[float, float]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+
+    def inspect(self, job: JobView, names: Iterable[str]) -> None:
+        """Have the Events of these pods listed, those whose time has come."""
+        now_s = self._monotonic()
+        wanted = set(names)
+        for pod in self._cache.pods(job.owner.uid):
+            if pod.name not in wanted or pod.gone:
+                continue
+            at_s, pause_s = self._next.get(pod.uid, (0.0, self._timing.inspect_min_s))
+            if now_s < at_s:
+                self._add_after(job.owner.uid, at_s - now_s)
+                continue
+            self._next[pod.uid] = (now_s + pause_s, min(2 * pause_s, self._timing.inspect_max_s))
+            self._add_after(job.owner.uid, pause_s)
+            task = asyncio.create_task(self._inspect(job, pod))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def forget(self, pods: Iterable[ObservedPod]) -> None:
+        """Drop what is remembered of pods that get on, or are gone."""
+        for pod in pods:
+            self._next.pop(pod.uid, None)
+
+    async def stop(self) -> None:
+        """End all listing."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _inspect(self, job: JobView, pod: ObservedPod) -> None:
+        found: list[KubeObject] = []
+        try:
+            async with self._slots:
+                selector = f"involvedObject.uid={pod.uid}"
+                async for page in self._client.pages(EVENTS, job.owner.namespace, field_selector=selector):
+                    found.extend(page.items)
+        except KubeError as error:
+            logger.debug("the events of a pod can't be read: %s", error, extra={"job": job.owner.name})
+            return
+        trouble = newest_warning(found)
+        memory = self._memories.of(job.owner.uid)
+        if trouble == memory.pod_events.get(pod.name):
+            return
+        if trouble is None:
+            del memory.pod_events[pod.name]
+        else:
+            memory.pod_events[pod.name] = trouble
+        self._add(job.owner.uid)
+
+
+def newest_warning(events: Iterable[Mapping[str, Any]]) -> Trouble | None:
+    """Return the warning that was seen last; None where there is none."""
+    warnings = [event for event in events if event.get("type") == "Warning"]
+    if not warnings:
+        return None
+    last = max(warnings, key=_last_seen)
+    return Trouble(str(last.get("reason") or "Unknown"), str(last.get("message") or ""))
+
+
+def _last_seen(event: Mapping[str, Any]) -> str:
+    series = event.get("series") or {}
+    times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+    return max((str(time) for time in times if time), default="")

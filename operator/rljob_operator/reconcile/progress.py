@@ -1,0 +1,125 @@
+"""How far training is: trainer 0 of every running job is asked now and then, beside the passes.
+
+The answer comes from a user's container, so it is bounded in time and size, and read by the model of the contract.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import aiohttp
+
+from rljob_operator.planner.observed import ObservedPod
+from rljob_operator.reconcile.cache import Cache
+from rljob_operator.reconcile.memory import Memories
+from rljob_operator.reconcile.views import JobView
+from rljob_operator.settings import Timing
+from rlruntime.spec.contract import STATUS_BYTES, STATUS_PATH, TrainerReport, port_of
+
+_AT_ONCE = 16
+_TIMEOUT_S = 1.0
+_TICK_S = 1.0
+
+
+class ProgressPoller:
+    """Asks trainers, notes what they say in their job's memory, and has the job looked at.
+
+    Args:
+        add: puts a job into the queue.
+        now: the present time, aware, in UTC.
+        monotonic: seconds on a clock that never jumps.
+        uniform: returns a random number between two bounds.
+    """
+
+    def __init__(
+        self,
+        cache: Cache,
+        memories: Memories,
+        add: Callable[[str], None],
+        *,
+        timing: Timing,
+        now: Callable[[], datetime],
+        monotonic: Callable[[], float],
+        uniform: Callable[[float, float], float],
+    ) -> None:
+        self._cache, self._memories, self._add, self._timing = cache, memories, add, timing
+        self._now, self._monotonic, self._uniform = now, monotonic, uniform
+        self._asking: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def run(self) -> None:
+        """Ask until cancelled."""
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=_AT_ONCE, force_close=True),
+            timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S),
+            trust_env=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+        try:
+            while True:
+                self._ask_those_due(session)
+                await asyncio.sleep(_TICK_S)
+        finally:
+            for task in self._asking:
+                task.cancel()
+            await asyncio.gather(*self._asking, return_exceptions=True)
+            await session.close()
+
+    def _ask_those_due(self, session: aiohttp.ClientSession) -> None:
+        now_s = self._monotonic()
+        for job in self._cache.jobs():
+            if job.status.phase != "Running" or job.deleting or job.spec is None:
+                continue
+            memory = self._memories.of(job.owner.uid)
+            if memory.poll_at_s > now_s or (pod := self._trainer(job)) is None:
+                continue
+            period_s = self._timing.progress_poll_s
+            memory.poll_at_s = now_s + self._uniform(0.8 * period_s, 1.2 * period_s)
+            task = asyncio.create_task(self._ask(session, job, pod, port_of(job.spec.metrics)))
+            self._asking.add(task)
+            task.add_done_callback(self._asking.discard)
+
+    def _trainer(self, job: JobView) -> ObservedPod | None:
+        """Return the pod of trainer 0 that runs now."""
+        if job.spec is None:
+            return None
+        role = next(role.name for role in job.spec.roles if role.type == "Trainer")
+        for pod in self._cache.pods(job.owner.uid):
+            is_current = pod.slot == (role, 0) and pod.attempt == (job.status.attempt or 0)
+            if is_current and pod.ip and pod.phase == "Running" and not pod.gone and pod.end is None:
+                return pod
+        return None
+
+    async def _ask(self, session: aiohttp.ClientSession, job: JobView, pod: ObservedPod, port: int) -> None:
+        async with self._slots:
+            report = await fetch_report(session, pod.ip, port)
+        if report is None or report.uid != job.owner.uid or report.attempt > pod.attempt:
+            return
+        memory = self._memories.of(job.owner.uid)
+        time = self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        progress = report.to_progress(time)
+        old = memory.progress if memory.progress_of == pod.uid else None
+        same = old is not None and progress.model_copy(update={"update_time": old.update_time}) == old
+        if same and memory.checkpoint == report.checkpoint:
+            return
+        memory.progress_of, memory.progress, memory.checkpoint = pod.uid, progress, report.checkpoint
+        self._add(job.owner.uid)
+
+
+async def fetch_report(session: aiohttp.ClientSession, ip: str, port: int) -> TrainerReport | None:
+    """Return what the trainer at ``ip`` says of itself; None where it says nothing that is one."""
+    host = f"[{ip}]" if ":" in ip else ip
+    try:
+        async with session.get(f"http://{host}:{port}{STATUS_PATH}", allow_redirects=False) as response:
+            if response.status != 200:
+                return None
+            body = b""
+            async for part in response.content.iter_chunked(4096):
+                body += part
+                if len(body) > STATUS_BYTES:
+                    return None
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+        return None
+    return TrainerReport.from_text(body)
