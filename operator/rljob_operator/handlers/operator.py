@@ -247,7 +247,7 @@ class _Operator:
                 check_crd(None)
             for namespace in self._namespaces:
                 for resource in (RLJOBS, PODS):
-                    async for _ in self._client.pages(resource, namespace, metadata_only=True):
+                    async for _ in self._client.pages(resource, namespace, metadata_only=True, chunk=1):
                         break
         except Unauthorized:
             raise ConfigError(

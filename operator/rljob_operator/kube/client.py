@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 
 from rljob_operator.builders.owner import KubeObject
 from rljob_operator.kube.resources import Resource
+from rljob_operator.settings import LIST_CHUNK
 
 Propagation = Literal["Background", "Foreground", "Orphan"]
 
@@ -41,8 +42,9 @@ class KubeClient(Protocol):
         label_selector: str = "",
         field_selector: str = "",
         metadata_only: bool = False,
+        chunk: int = LIST_CHUNK,
     ) -> AsyncIterator[Page]:
-        """Yield the objects of a namespace, or of all."""
+        """Yield the objects of a namespace, or of all, ``chunk`` in a page."""
 
     async def patch_status(self, namespace: str, name: str, body: KubeObject) -> KubeObject:
         """Merge ``body`` into a job's status. Its metadata must hold `uid` and `resourceVersion`."""
@@ -62,6 +64,3 @@ class KubeClient(Protocol):
 
         Returns what is left of it while it ends; empty when it is gone.
         """
-
-    async def patch_event(self, namespace: str, name: str, body: KubeObject) -> KubeObject:
-        """Merge ``body`` into an Event."""

@@ -25,7 +25,7 @@ from rljob_operator.kube.errors import (
     Unauthorized,
     error_of,
 )
-from rljob_operator.kube.resources import EVENTS, RLJOBS, Resource, resource_of
+from rljob_operator.kube.resources import RLJOBS, Resource, resource_of
 from rljob_operator.metrics import OperatorMetrics
 from rljob_operator.settings import CONNECTIONS, LIST_CHUNK
 
@@ -77,9 +77,10 @@ class HttpClient:
         label_selector: str = "",
         field_selector: str = "",
         metadata_only: bool = False,
+        chunk: int = LIST_CHUNK,
     ) -> AsyncIterator[Page]:
-        """Yield the objects of a namespace, or of all."""
-        parameters = {"limit": str(LIST_CHUNK), "labelSelector": label_selector, "fieldSelector": field_selector}
+        """Yield the objects of a namespace, or of all, ``chunk`` in a page."""
+        parameters = {"limit": str(chunk), "labelSelector": label_selector, "fieldSelector": field_selector}
         parameters = {name: value for name, value in parameters.items() if value}
         accept = _METADATA_LIST if metadata_only else _JSON
         while True:
@@ -96,11 +97,6 @@ class HttpClient:
         return await self._json(
             "patch", "PATCH", RLJOBS, path, {"fieldManager": "rljob-operator"}, body=body, accept=_METADATA
         )
-
-    async def patch_event(self, namespace: str, name: str, body: KubeObject) -> KubeObject:
-        """Merge ``body`` into an Event."""
-        path = EVENTS.path(namespace, name)
-        return await self._json("patch", "PATCH", EVENTS, path, {}, body=body, accept=_METADATA)
 
     async def delete(
         self,
