@@ -48,6 +48,8 @@ class Timing:
     """Without an event or a bookmark, after which the process calls itself unhealthy. Bookmarks come every 60 s."""
     resync_s: float = 300.0
     """Between two comparisons of the cache with the API server; varied by a fifth."""
+    pod_events_hold_s: float = 0.05
+    """What happens to the pods of a job within this time makes one pass."""
     counts_hold_s: float = 1.0
     """A status that differs in counts alone waits so long, so that n pods that become ready make one write."""
     progress_write_s: float = 15.0

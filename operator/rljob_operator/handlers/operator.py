@@ -164,6 +164,9 @@ class _Operator:
             self._queue.forget(uid)
         return again_s
 
+    def _queue_soon(self, uid: str) -> None:
+        self._queue.add_after(uid, self._timing.pod_events_hold_s)
+
     async def run(self, stop: _Stop) -> int:
         """Start all parts in their order, and wait until a signal or a failure ends them."""
         port = await self._probes.start(self._options.metrics_host, self._options.metrics_port)
@@ -173,7 +176,7 @@ class _Operator:
         ignored = asyncio.all_tasks()
         kopf_stop = asyncio.Event()
         kopf_tasks = await kopf.spawn_tasks(
-            registry=kopf_registry(self._cache, self._queue.add, self._login),
+            registry=kopf_registry(self._cache, add=self._queue.add, add_soon=self._queue_soon, login=self._login),
             settings=kopf_settings(),
             clusterwide=not self._options.namespaces,
             namespaces=self._options.namespaces,

@@ -96,11 +96,14 @@ def kopf_settings() -> kopf.OperatorSettings:
     return settings
 
 
-def kopf_registry(cache: Cache, add: Callable[[str], None], login: Login) -> kopf.OperatorRegistry:
+def kopf_registry(
+    cache: Cache, *, add: Callable[[str], None], add_soon: Callable[[str], None], login: Login
+) -> kopf.OperatorRegistry:
     """Return the handlers.
 
     Args:
         add: puts a job into the queue.
+        add_soon: does so a moment later, so that the pods of a job make one pass together.
     """
     registry = kopf.OperatorRegistry()
 
@@ -119,7 +122,7 @@ def kopf_registry(cache: Cache, add: Callable[[str], None], login: Login) -> kop
         else:
             changed = cache.apply_pod(item)
         if changed is not None:
-            add(changed)
+            add_soon(changed)
 
     async def log_in(**arguments: Any) -> kopf.AiohttpSession:
         return await login(**arguments)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
 
 from rljob_operator.builders.owner import KubeObject, Owner
 from rljob_operator.kube.client import KubeClient
@@ -19,6 +19,8 @@ from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid
 
 _MOST = 1024
 _STAND_IN = "\x00"
+"""Stands in for a quoted name; no JSON text holds it as it is."""
+_TOKEN_NAME = re.compile(f"{_STAND_IN}-token-[0-9a-z]+")
 _UID_CHARS = 8
 
 
@@ -100,26 +102,11 @@ class Verdicts:
 def fingerprint(owner: Owner, pod: KubeObject) -> str:
     """Return a digest that is the same for pods of one namespace that differ only in what their jobs are called."""
     about = pod["metadata"]
-    stem = f"{owner.name}-{owner.uid[:_UID_CHARS]}"
-
-    def neutral(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: neutral(item) for key, item in value.items()}
-        if isinstance(value, list):
-            return [neutral(item) for item in value]
-        if isinstance(value, str):
-            if value in (owner.name, owner.uid):
-                return _STAND_IN
-            if value.startswith(f"{stem}-token"):
-                return f"{_STAND_IN}-token"
-            if value.startswith(stem):
-                return _STAND_IN + value[len(stem) :]
-        return value
-
-    content = {
-        "namespace": owner.namespace,
-        "labels": neutral(about.get("labels")),
-        "annotations": neutral(about.get("annotations")),
-        "spec": neutral(pod["spec"]),
-    }
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    content = [owner.namespace, about.get("labels"), about.get("annotations"), pod["spec"]]
+    text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    for name in (owner.name, owner.uid):
+        if f'"{name}":' not in text:  # a job may be called as a field is; then it shares nothing
+            text = text.replace(f'"{name}"', _STAND_IN)
+    text = text.replace(f'"{owner.name}-{owner.uid[:_UID_CHARS]}', _STAND_IN)
+    text = _TOKEN_NAME.sub(_STAND_IN, text)
+    return hashlib.sha256(text.encode()).hexdigest()
