@@ -48,7 +48,8 @@ def outcome(pod: ObservedPod, *, leads: bool = False) -> Outcome | None:
         return "Disruption"
     if end.reason == "OOMKilled":
         return "Fault"
-    return "Disruption" if kind == "Disruption" or (kind == "Stopped" and pod.gone) else "Fault"
+    taken = kind == "Stopped" and pod.gone and pod.deletion_at is None
+    return "Disruption" if taken or kind == "Disruption" else "Fault"
 
 
 def of_infrastructure(pod: ObservedPod) -> bool:
