@@ -116,12 +116,6 @@ def build(kind: str, component: ComponentLike, *args: Any, field: str) -> Any:
     return target(*args, **component.config)
 
 
-def check(kind: str, component: ComponentLike, *, num_args: int = 0, field: str) -> None:
-    """Raise what ``build`` with ``num_args`` arguments would say about type and config, and build nothing."""
-    target = resolve(kind, component.type, field=field)
-    validate_config(target, component.config, num_args=num_args, field=f"{field}.config")
-
-
 def validate_config(target: Any, config: Mapping[str, Any], *, num_args: int = 0, field: str) -> Any | None:
     """Return ``config`` as ``target.Config``, or None where the target has none and takes it as keyword arguments.
 

@@ -21,8 +21,7 @@ from typing import Any, Literal, cast, get_args
 
 import rlruntime
 from rlruntime.attempts import find_run
-from rlruntime.errors import CheckpointError, ConfigError, StorageError
-from rlruntime.registry import import_object
+from rlruntime.errors import CheckpointError, StorageError
 from rlruntime.trainers.durable import storage_errors, sync_folder, write_atomically
 from rlruntime.trainers.state_tree import BYTES_FILE, FileDigest, decode_state, save_state
 
@@ -325,23 +324,6 @@ def migrate(
         manifest, state = steps[version](manifest, state)
         manifest = {**manifest, "formatVersion": version + 1}
     return manifest, state
-
-
-def require_known_components(checkpoint: Checkpoint) -> None:
-    """See that every class the checkpoint was written with can be imported.
-
-    Raises:
-        CheckpointError: one can't; names it.
-    """
-    for name, component in checkpoint.info.components.items():
-        try:
-            import_object(component.class_path)
-        except ConfigError as error:
-            raise CheckpointError(
-                f"the checkpoint {checkpoint.path} was written with a {name} that is not known here: {error.problem}",
-                value=component.class_path,
-                remedy=error.remedy,
-            ) from None
 
 
 def require_same_components(checkpoint: Checkpoint, components: Mapping[str, ComponentRecord]) -> None:

@@ -19,12 +19,13 @@ from collections.abc import Callable, Iterable
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from rlruntime.trainers.fork import in_forked_children
+
 _CLOSE = 0  # no signal has this number
 _REPEAT_AFTER_S = 0.2  # a launcher may forward the terminal's SIGINT a second time; a person takes longer
 _JOIN_S = 2.0
 
 _active: weakref.WeakSet[InterruptGuard] = weakref.WeakSet()
-_fork_hook_installed = False
 
 
 class InterruptGuard:
@@ -90,7 +91,7 @@ class InterruptGuard:
         self._watcher.start()
         for signum in self._signals:
             self._old_handlers[signum] = signal.signal(signum, self._handle)
-        _install_fork_hook()
+        in_forked_children(_forget_in_child)
         _active.add(self)
         return self
 
@@ -164,13 +165,6 @@ class InterruptGuard:
         """The watcher is ending the process; let it, and see that it does."""
         time.sleep(self._write_s + _JOIN_S)
         os._exit(self.exit_code)
-
-
-def _install_fork_hook() -> None:
-    global _fork_hook_installed  # noqa: PLW0603  one hook per process; the interpreter can't take it back
-    if not _fork_hook_installed:
-        os.register_at_fork(after_in_child=_forget_in_child)
-        _fork_hook_installed = True
 
 
 def _forget_in_child() -> None:

@@ -25,6 +25,7 @@ from rlruntime.attempts import find_run
 from rlruntime.errors import CheckpointError, ConfigError, StorageError
 from rlruntime.metrics.json_values import finite
 from rlruntime.trainers.durable import storage_errors, sync_folder, write_atomically
+from rlruntime.trainers.fork import in_forked_children
 from rlruntime.user_code import ORIGIN_FILE
 
 MANIFEST_FILE = "manifest.yaml"
@@ -40,7 +41,6 @@ _MARKS = (METRICS_FILE, RESULT_FILE, CHECKPOINTS_FOLDER, POLICY_FOLDER)
 _MAX_NAME_TRIES = 1000
 
 _locks: weakref.WeakSet[_Lock] = weakref.WeakSet()
-_fork_hook_installed = False
 
 
 class RunFolder:
@@ -82,6 +82,7 @@ class RunFolder:
                 remedy="leave --resume out, or give the run's folder with --out",
             )
         if not resume:
+            _require_not_in_use(path)
             _require_no_run(path)
         with storage_errors("make the run folder", path):
             path.mkdir(parents=True, exist_ok=True)
@@ -236,12 +237,9 @@ class _Lock:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(self._descriptor, 32, 0).decode(errors="replace").strip()
+            in_use = _in_use(folder, self._descriptor)
             os.close(self._descriptor)
-            raise ConfigError(
-                f"another process{f' (pid {holder})' if holder else ''} is training into {folder}",
-                remedy="wait for it, stop it, or choose another folder with --out",
-            ) from None
+            raise in_use from None
         except OSError as error:
             os.close(self._descriptor)
             raise StorageError(
@@ -251,7 +249,7 @@ class _Lock:
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
             sync_folder(folder)
-        _install_fork_hook()
+        in_forked_children(_release_in_child)
         _locks.add(self)
 
     def release(self) -> None:
@@ -259,6 +257,27 @@ class _Lock:
             os.close(self._descriptor)
             self._descriptor = -1
             _locks.discard(self)
+
+
+def _in_use(folder: Path, descriptor: int) -> ConfigError:
+    """Return the error that says which process holds a lock."""
+    holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+    return ConfigError(
+        f"another process{f' (pid {holder})' if holder else ''} is training into {folder}",
+        remedy="wait for it, stop it, or choose another folder with --out",
+    )
+
+
+def _require_not_in_use(folder: Path) -> None:
+    """Raise ``ConfigError`` where another process trains into a folder: that is what its user should hear first."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise _in_use(folder, descriptor) from None
+        finally:
+            os.close(descriptor)
 
 
 def dump_yaml(document: Any) -> str:
@@ -317,13 +336,6 @@ def _require_no_run(path: Path) -> None:
         raise ConfigError(
             f"the folder {path} holds a {MANIFEST_FILE} that no run wrote", remedy="choose another folder with --out"
         )
-
-
-def _install_fork_hook() -> None:
-    global _fork_hook_installed  # noqa: PLW0603  one hook per process; the interpreter can't take it back
-    if not _fork_hook_installed:
-        os.register_at_fork(after_in_child=_release_in_child)
-        _fork_hook_installed = True
 
 
 def _release_in_child() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rlruntime.errors import ConfigError
-from rlruntime.registry import build, check, import_object, names_of, register, resolve
+from rlruntime.registry import build, import_object, names_of, register, resolve
 from rlruntime.spec.base import PositiveInt, SpecModel
 
 
@@ -102,7 +102,7 @@ def test_wrong_type_says_field_and_value() -> None:
 
 
 def test_missing_setting_is_named() -> None:
-    message = message_of(check, "testpart", Part("Head"), num_args=1, field="spec.training.head")
+    message = message_of(build, "testpart", Part("Head"), 5, field="spec.training.head")
     assert message.startswith("spec.training.head.config.hiddenSize: ")
     assert "missing" in message
 
@@ -114,9 +114,7 @@ def test_keyword_that_a_function_does_not_take_names_the_nearest_one() -> None:
 
 
 def test_argument_of_the_runtime_is_no_setting() -> None:
-    assert "takes no such setting" in message_of(
-        check, "testpart", Part("Plain", {"num_inputs": 1}), num_args=1, field="f"
-    )
+    assert "takes no such setting" in message_of(build, "testpart", Part("Plain", {"num_inputs": 1}), 4, field="f")
 
 
 def test_type_error_inside_a_part_stays_its_own() -> None:

@@ -30,7 +30,6 @@ from rlruntime.trainers.checkpoint import (
     migrate,
     read_checkpoint,
     read_info,
-    require_known_components,
     require_same_components,
 )
 
@@ -288,20 +287,9 @@ def test_unknown_class_of_a_resume_and_a_file_outside_the_folder_are_refused(wri
     assert "names the file '../../secret'" in message_of(CheckpointError, lambda: read_checkpoint(written))
 
 
-def test_component_whose_class_is_gone_is_named_with_a_remedy(tmp_path: Path) -> None:
-    gone = {"policy.network": ComponentRecord("my_net:Net", "module_that_is_gone:Net")}
-    checkpoint = read_checkpoint(CheckpointStore(tmp_path).write({}, info(1, components=gone)))
-    assert message_of(CheckpointError, lambda: require_known_components(checkpoint)) == (
-        f"the checkpoint {tmp_path}/step-1 was written with a policy.network that is not known here: "
-        "there is no module 'module_that_is_gone' (got 'module_that_is_gone:Net'); "
-        "install the package that has it, or put it beside the manifest"
-    )
-
-
-def test_known_components_pass(tmp_path: Path) -> None:
-    parts = {"policy.network": ComponentRecord.of("Linear", torch.nn.Linear(1, 1)), "a": ComponentRecord.of("b", Path)}
-    assert parts["policy.network"].class_path == "torch.nn.modules.linear:Linear"
-    require_known_components(read_checkpoint(CheckpointStore(tmp_path).write({}, info(1, components=parts))))
+def test_class_of_a_component_is_recorded_as_module_and_name() -> None:
+    assert ComponentRecord.of("Linear", torch.nn.Linear(1, 1)).class_path == "torch.nn.modules.linear:Linear"
+    assert ComponentRecord.of("b", Path).class_path == "pathlib:Path"
 
 
 @pytest.mark.parametrize(

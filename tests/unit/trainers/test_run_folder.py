@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,10 +114,11 @@ def test_second_process_is_refused_with_the_pid_of_the_first_until_that_is_kille
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "ready\n"
-        assert message_of(ConfigError, lambda: RunFolder.create(path, resume=True)) == (
-            f"another process (pid {holder.pid}) is training into {path}; "
-            "wait for it, stop it, or choose another folder with --out"
-        )
+        for resume in (True, False):
+            assert message_of(ConfigError, partial(RunFolder.create, path, resume=resume)) == (
+                f"another process (pid {holder.pid}) is training into {path}; "
+                "wait for it, stop it, or choose another folder with --out"
+            )
         RunFolder.open(path)
     finally:
         holder.kill()
