@@ -6,6 +6,8 @@
 | `running_cluster` | the same with controller manager, scheduler and simulated nodes, on which pods run at once |
 | `namespace` | a new namespace of `cluster` for one test |
 | `running_namespace` | a new namespace of `running_cluster` for one test |
+| `real_nodes` | a control plane with two real nodes and volumes for claims; needs root |
+| `real_namespace` | a new namespace of `real_nodes` for one test |
 
 Programs that are found nowhere are built when the tests have been collected, so that no test's time limit covers it.
 """
@@ -16,6 +18,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -24,7 +27,10 @@ from cluster_harness import binaries, products
 from cluster_harness.cluster import Cluster
 from cluster_harness.control_plane import ControlPlane, Settings
 from cluster_harness.errors import Unavailable
+from cluster_harness.machine import require_node_rights
+from cluster_harness.node import Node
 from cluster_harness.simulated import SimulatedNodes
+from cluster_harness.volumes import offer_volumes
 
 KUBECONFIG_VARIABLE = "RLJOB_TEST_KUBECONFIG"
 """Names the kubeconfig of a cluster for tests of the API server, which make namespaces and definitions in it."""
@@ -35,7 +41,23 @@ SIMULATED_NODES = 4
 _PROGRAMS = {
     "cluster": products.API_SERVER,
     "running_cluster": (*products.API_SERVER, *products.CONTROLLERS, *products.SIMULATED_NODES),
+    "real_nodes": (*products.API_SERVER, *products.CONTROLLERS, *products.NODE),
 }
+
+
+@dataclass(frozen=True)
+class RealNodes:
+    """A control plane whose pods run in containers, on one of two nodes."""
+
+    plane: ControlPlane
+    first: Node
+    second: Node
+
+    def node_of(self, namespace: str, pod: str) -> Node:
+        """Return the node that a pod was bound to."""
+        found = self.plane.get("/api/v1/pods", namespace, pod)
+        assert found is not None
+        return {node.name: node for node in (self.first, self.second)}[found["spec"]["nodeName"]]
 
 
 def skip_or_fail(reason: str) -> None:
@@ -64,7 +86,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     used = {name for item in session.items for name in getattr(item, "fixturenames", ())}
     marked = {program for item in session.items for mark in item.iter_markers("programs") for program in mark.args}
-    wanted = marked.union(*(names for fixture, names in _PROGRAMS.items() if fixture in used))
+    possible = dict(_PROGRAMS)
+    try:
+        require_node_rights()
+    except Unavailable:
+        del possible["real_nodes"]  # its tests will say so, and need no build
+    wanted = marked.union(*(names for fixture, names in possible.items() if fixture in used))
     if not wanted:
         return
     capture = session.config.pluginmanager.getplugin("capturemanager")
@@ -129,3 +156,27 @@ def running_cluster() -> Iterator[ControlPlane]:
 def running_namespace(running_cluster: ControlPlane) -> str:
     """Name of a new namespace of `running_cluster`."""
     return running_cluster.create_namespace()
+
+
+@pytest.fixture(scope="session")
+def real_nodes() -> Iterator[RealNodes]:
+    """A control plane with two real nodes on this machine; their loss is noticed after ten seconds."""
+    try:
+        require_node_rights()
+    except Unavailable as error:
+        skip_or_fail(str(error))
+    programs(_PROGRAMS["real_nodes"])
+    noticing = ["--node-monitor-grace-period=10s", "--node-monitor-period=1s"]
+    settings = Settings(controller_manager=True, scheduler=True, controller_manager_arguments=noticing)
+    with ControlPlane(settings) as plane, Node(plane, "node-a") as first, Node(plane, "node-b") as second:
+        plane.install_crds()
+        offer_volumes(plane, plane.guard.folder / "volumes")
+        yield RealNodes(plane, first, second)
+
+
+@pytest.fixture
+def real_namespace(real_nodes: RealNodes) -> Iterator[str]:
+    """Name of a new namespace of `real_nodes`; its pods end with the test."""
+    name = real_nodes.plane.create_namespace()
+    yield name
+    real_nodes.plane.delete_namespace(name)

@@ -59,6 +59,8 @@ class SimulatedNodes:
                     "--manage-all-nodes=false",
                     "--manage-nodes-with-label-selector=kwok.rljob.io/simulated=true",
                     "--node-lease-duration-seconds=40",
+                    "--node-ip=10.0.0.1",
+                    "--cidr=10.1.0.1/16",
                 ],
             )
             wait_for("all simulated nodes are ready", self._all_ready, deadline_s=60.0)
