@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rlruntime.cli.output import print_error
-from rlruntime.errors import EXIT_TRY_AGAIN, RLJobError, one_line
+from rlruntime.errors import EXIT_TRY_AGAIN, EnvironmentFault, RLJobError, one_line
 from rlruntime.spec.contract import TerminationMessage, TrainerReport
 
 
@@ -43,8 +43,7 @@ class Ending:
     def fail(self, error: BaseException) -> int:
         """Show an error, make it the last message, and return the exit code."""
         known = _as_known(error)
-        if not isinstance(error, RLJobError):
-            traceback.print_exception(error)
+        _show_where(error)
         print_error(known)
         # What was an exception of another kind keeps its name, unless it became an error of ours that says more.
         reason = type(error).__name__ if type(known) is RLJobError else type(known).__name__
@@ -60,6 +59,14 @@ def run_to_its_end(path: Path, work: Callable[[Ending], int]) -> int:
         return work(ending)
     except Exception as error:
         return ending.fail(error)
+
+
+def _show_where(error: BaseException) -> None:
+    """Show where an error was raised, unless its one line says all: a pod can't be run again with --debug."""
+    if isinstance(error, EnvironmentFault) and error.worker_traceback:
+        print(f"Where the environment raised:\n{error.worker_traceback}", file=sys.stderr)
+    elif not isinstance(error, RLJobError) or error.__cause__ is not None:
+        traceback.print_exception(error)
 
 
 def _as_known(error: BaseException) -> RLJobError:

@@ -14,7 +14,7 @@ from rlruntime.errors import CheckpointError, ConfigError, RLJobError, one_line
 from rlruntime.registry import import_object
 from rlruntime.spec.manifest import RLJob
 from rlruntime.spec.training.training import TrainingSpec
-from rlruntime.trainers.checkpoint import CheckpointInfo, CheckpointStore, read_checkpoint
+from rlruntime.trainers.checkpoint import Checkpoint, CheckpointInfo, CheckpointStore, read_checkpoint
 from rlruntime.trainers.loggers import JsonLinesLogger
 from rlruntime.trainers.observer import Observer
 from rlruntime.trainers.progress import Progress
@@ -135,8 +135,11 @@ class CustomTrainer:
         store = CheckpointStore(folder.checkpoints, training.checkpoint.keep, require_writable=folder.require_writable)
         latest = store.latest() if resume else None
         saved: dict[str, Any] = {"state": None, "numRecords": 0}
+        progress = Progress()
         if latest is not None:
-            saved = _state_of_custom(latest)
+            checkpoint = read_checkpoint(latest)
+            saved = _state_of_custom(checkpoint)
+            progress.frames, progress.iteration = checkpoint.info.frames, checkpoint.info.iteration
         folder.write_manifest(self.job.to_document())
         folder.truncate_metrics(int(saved["numRecords"]))
         logger = JsonLinesLogger(folder.metrics)
@@ -151,9 +154,10 @@ class CustomTrainer:
             store,
             self._acknowledge_stop,
             folder.require_writable,
+            progress,
         )
-        context._progress.num_records = int(saved["numRecords"])
-        self.observer.on_start(context._progress)
+        progress.num_records = int(saved["numRecords"])
+        self.observer.on_start(progress)
         result: dict[str, Any] = {"name": self.job.metadata.name, "status": "Failed", "seed": training.seed}
         try:
             returned = self.function(context)
@@ -171,15 +175,15 @@ class CustomTrainer:
         finally:
             logger.close()
             elapsed = perf_counter() - started
-            result |= {"frames": context._progress.frames, "time": {"elapsedSeconds": elapsed}}
+            result |= {"frames": progress.frames, "time": {"elapsedSeconds": elapsed}}
             folder.write_result(result)
 
 
-def _state_of_custom(path: Path) -> dict[str, Any]:
-    state = read_checkpoint(path).state
+def _state_of_custom(checkpoint: Checkpoint) -> dict[str, Any]:
+    state = checkpoint.state
     if not isinstance(state, dict) or state.keys() != {"state", "numRecords"}:
         raise CheckpointError(
-            f"the checkpoint {path} was not written by algorithm Custom",
+            f"the checkpoint {checkpoint.path} was not written by algorithm Custom",
             field="spec.training.algorithm",
             remedy="resume with the manifest that wrote it, or train into a new folder",
         )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rlruntime.collectors.episodes import FinishedEpisodes
+if TYPE_CHECKING:  # with numpy, which those that only watch a run don't need
+    from rlruntime.collectors.episodes import FinishedEpisodes
 
 _RECENT_EPISODES = 100
 

@@ -19,7 +19,7 @@ from rlruntime.spec.contract import PodIdentity, SharedSpec, TerminationMessage,
 from rlruntime.spec.loader import parse_manifest
 
 UID = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
-WAIT_S = 90.0
+WAIT_S = 120.0
 """Most seconds that a test waits for anything."""
 
 
