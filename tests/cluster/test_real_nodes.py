@@ -190,9 +190,9 @@ def test_nothing_is_left_of_a_node_whose_pods_run(real_nodes: RealNodes) -> None
 def test_nothing_is_left_of_a_node_whose_owner_is_killed(real_nodes: RealNodes) -> None:
     program = (
         f"import dataclasses, json, sys, time; sys.path.insert(0, {str(SUPPORT)!r})\n"
-        "from cluster_harness.control_plane import ControlPlane\n"
+        "from cluster_harness.control_plane import ControlPlane, Settings\n"
         "from cluster_harness.node import Node\n"
-        "node = Node(ControlPlane(), 'node-c')\n"
+        "node = Node(ControlPlane(Settings(controller_manager=True)), 'node-c')\n"
         "print(*dataclasses.astuple(node.guard.traces), flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as owner:

@@ -51,6 +51,8 @@ class Node:
         report: binaries.Report = binaries.say,
     ) -> None:
         require_node_rights()
+        if not control_plane.settings.controller_manager:
+            raise ClusterError("a node becomes ready only where a controller manager runs; start one")
         self._control_plane, self.name = control_plane, name
         self._programs = binaries.find(products.NODE, report)
         number = control_plane.reservations.number("node")
