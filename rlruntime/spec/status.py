@@ -63,6 +63,8 @@ class RoleStatus(StatusModel):
     seen: Annotated[str, Field(max_length=32768)] = ""
     """Indices whose pod of the current attempt has been seen, as ranges such as `0-3,5`. One that has been seen and is
     no more was lost."""
+    done: Annotated[str, Field(max_length=32768)] = ""
+    """Indices whose pod of the current attempt has done its work, as ranges; it isn't missed when it is deleted."""
 
 
 class ProgressStatus(StatusModel):

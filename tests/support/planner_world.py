@@ -186,6 +186,8 @@ class World:
         pod = self.pods.pop(name).pod
         if pod.phase not in TERMINAL:
             self._note(pod, {"Disruption"})
+        elif all(incident.uid != pod.uid for incident in self.incidents):
+            self._note(pod, {"Disruption"}, required=False)  # nobody may have seen that its work was done
         elif deleted and pod.deletion_at is None:
             self._widen(pod)
             pod = replace(pod, deletion_at=self.now, deletion_grace_seconds=0)
@@ -197,6 +199,7 @@ class World:
         for incident in self.incidents:
             if all(held.pod.uid != incident.uid for held in self.pods.values()):
                 role, _, attempt = incident.key
+                incident.kinds.add("Disruption")
                 incident.known = (incident.uid in seen) and attempt == self.attempt_of(role, incident.key[1])
 
     # What is known of the job.
@@ -241,11 +244,11 @@ class World:
         self._send(pod.uid, held)
         return held
 
-    def _note(self, pod: ObservedPod, kinds: set[str]) -> None:
+    def _note(self, pod: ObservedPod, kinds: set[str], *, required: bool = True) -> None:
         """Remember an end that has to be charged: of a current pod of a job that is active."""
         if not kinds or self.job is None or self.attempt_of(pod.role, pod.index) != pod.attempt:
             return
-        required = not self.job.spec.run_policy.suspend and pod.index < self.wanted(pod.role)
+        required = required and not self.job.spec.run_policy.suspend and pod.index < self.wanted(pod.role)
         index = -1 if pod.role == self.trainer else pod.index
         self.incidents.append(Incident((pod.role, index, pod.attempt), kinds, pod.uid, required))
 

@@ -157,7 +157,7 @@ def _run(draft: Draft, observed: Observed, spec: RLJobSpec, *, image: str, nonce
 
 def _activate(draft: Draft, observed: Observed, nonce: str) -> ActivationStatus:
     """Begin an activation where there is none: the first, or the next after a suspension."""
-    if observed.status.activation is not None:
+    if observed.status.activation is not None and observed.status.attempt is not None:
         return observed.status.activation
     begun = suspension.activation(observed.status, draft.now)
     draft.set("activation", begun)
@@ -201,7 +201,7 @@ def _restart(draft: Draft, places: Roster, spec: RLJobSpec, *, healthy_since: da
     if exceeded(draft.restarts, spec.run_policy) is None:
         draft.restarts, attempt = restarts.restart(places, slots, draft.restarts, draft.get("attempt"))
         draft.set("attempt", attempt)
-        draft.set("round", draft.get("round") + len(slots))
+        draft.set("round", (draft.get("round") or 0) + len(slots))
         draft.event("Restarting", _restart_words(draft, charges, spec), warning=True)
     return Counter(slot.of.name for slot, charge in zip(slots, charges, strict=True) if charge.kind == "Fault")
 

@@ -28,6 +28,8 @@ class Slot:
     """This is the first attempt of the activation."""
     seen: bool = False
     """A pod of this attempt has been seen."""
+    done: bool = False
+    """A pod of this attempt has been seen to have done its work."""
     pod: ObservedPod | None = None
     """The pod of this attempt; its object exists."""
     lost: ObservedPod | None = None
@@ -58,7 +60,7 @@ class Slot:
         """Go on to ``attempt``: what there is of an earlier one is old now."""
         if self.pod is not None:
             self.old = (*self.old, self.pod)
-        self.attempt, self.first, self.seen = attempt, False, False
+        self.attempt, self.first, self.seen, self.done = attempt, False, False, False
         self.pod, self.lost, self.end = None, None, None
 
 
@@ -92,23 +94,23 @@ def roster(
 
     Args:
         attempt: the trainers' attempt.
-        roles: as the status has them; what was seen is read of them.
+        roles: as the status has them; what was seen and done is read of them.
     """
     found = Roster()
     by_slot: dict[tuple[str, int], list[ObservedPod]] = {}
     for pod in pods:
         by_slot.setdefault((pod.role, pod.index), []).append(pod)
-    seen_by_role = {role.name: role.seen for role in roles}
+    remembered = {role.name: (role.seen, role.done) for role in roles}
     for position, role in enumerate(spec.roles):
         trains = role.type == "Trainer"
-        seen = parse_ranges(seen_by_role.get(role.name, ""))
+        seen, done = (parse_ranges(text) for text in remembered.get(role.name, ("", "")))
         wanted = desired(spec, position)
         extra = {index for name, index in by_slot if name == role.name and index >= wanted}
         extra.update(index for index in seen if index >= wanted)
         first = activation.attempt if trains else activation.round
         for index in (*range(wanted), *sorted(extra)):
             now = attempt if trains else restarts.slots.get(f"{role.name}/{index}", first) if restarts.slots else first
-            slot = Slot(position, role, index, now, now == first, index in seen)
+            slot = Slot(position, role, index, now, now == first, index in seen, index in done)
             found.ahead |= _fill(slot, by_slot.get((role.name, index), ()))
             (found.slots if index < wanted else found.surplus).append(slot)
     return found
@@ -131,7 +133,9 @@ def _fill(slot: Slot, pods: Iterable[ObservedPod]) -> bool:
     if slot.lost is not None and slot.pod is not None and not _done(slot.lost, slot):
         # Its name was taken anew before the loss was known: what was lost counts, and the pod goes.
         known = slot.lost
-    if known is not None:
+    if slot.done:
+        slot.end = "Done"
+    elif known is not None:
         slot.end = outcome(known, leads=slot.of.type == "Trainer" and slot.index == 0)
     elif slot.seen:
         slot.end = "Disruption"

@@ -26,26 +26,43 @@ def roles(
     """
     ready = [0] * len(spec.roles)
     seen: list[list[int]] = [[] for _ in spec.roles]
+    done: list[list[int]] = [[] for _ in spec.roles]
     for slot in roster.slots if roster is not None else ():
         ready[slot.role] += slot.satisfied
         if slot.seen or slot.pod is not None:
             seen[slot.role].append(slot.index)
+        if slot.end == "Done":
+            done[slot.role].append(slot.index)
     known = {role.name: role for role in before}
     found = []
     for position, role in enumerate(spec.roles):
         old = known.get(role.name)
         failed = (old.failed if old else 0) + faults.get(role.name, 0)
-        wanted, text = desired(spec, position), format_ranges(seen[position])
+        wanted, seen_text, done_text = (
+            desired(spec, position),
+            format_ranges(seen[position]),
+            format_ranges(done[position]),
+        )
         if (
             old is not None
             and old.desired == wanted
             and old.ready == ready[position]
             and old.failed == failed
-            and old.seen == text
+            and old.seen == seen_text
+            and old.done == done_text
         ):
             found.append(old)
         else:
-            found.append(RoleStatus(name=role.name, desired=wanted, ready=ready[position], failed=failed, seen=text))
+            found.append(
+                RoleStatus(
+                    name=role.name,
+                    desired=wanted,
+                    ready=ready[position],
+                    failed=failed,
+                    seen=seen_text,
+                    done=done_text,
+                )
+            )
     return tuple(found)
 
 

@@ -11,7 +11,7 @@ from rljob_operator.planner.observed import CreateRefused, ObservedPod, Trouble
 from rljob_operator.planner.roster import Slot
 from rlruntime.errors import one_line
 
-Hold = Literal["BackOff", "Terminating", "StartupOrder", "Refused", ""]
+Hold = Literal["BackOff", "Terminating", "StartupOrder"]
 """Why a place that needs a pod isn't given one now."""
 
 TROUBLES = (

@@ -16,6 +16,7 @@ import pytest
 from planner_operator import Operator
 from planner_world import TERMINAL, World
 from rljob_operator.planner.plan import Plan
+from rljob_operator.planner.seen import parse_ranges
 
 from rlruntime.spec.loader import parse_manifest
 from rlruntime.spec.manifest import RLJobSpec
@@ -291,7 +292,7 @@ class Sequence:
         assert world.job.status.phase == "Running", f"{world.job.status.phase}: {world.job.status.message}"
         wanted = {(role.name, index) for role in world.job.spec.roles for index in range(world.wanted(role.name))}
         found = {held.pod.slot: held.pod for held in world.pods.values()}
-        done = {held.pod.slot for held in self.operator.pods.values() if held.pod.end and not held.pod.end.exit_code}
+        done = {(role.name, index) for role in world.job.status.roles for index in parse_ranges(role.done)}
         assert wanted - done <= set(found) <= wanted
         for slot, pod in found.items():
             assert pod.attempt == world.attempt_of(*slot)
