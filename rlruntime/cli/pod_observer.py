@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -204,5 +205,10 @@ class PodObserver(Observer):
         )
 
     def _update(self, **changes: Any) -> None:
-        """Take the place of the report in one step: other threads read it."""
-        self._report = self._report.model_copy(update=changes)
+        """Take the place of the report in one step: other threads read it. What isn't finite is unknown."""
+        known = {key: None if _is_not_finite(value) else value for key, value in changes.items()}
+        self._report = self._report.model_copy(update=known)
+
+
+def _is_not_finite(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)

@@ -24,9 +24,7 @@ def add_parser(subparsers: Any) -> None:
         " Exit codes: 0 done, 78 bad configuration, 75 try again (a newer attempt has taken over), 74 a file can't be"
         " read or written, 130 and 143 stopped by a signal, 1 anything else.",
     )
-    parser.add_argument(
-        "type", metavar="TYPE", choices=("trainer", "collector", "inference", "service"), help="trainer or service"
-    )
+    parser.add_argument("type", metavar="TYPE", help="trainer or service")
     parser.add_argument(
         "--config-dir", type=Path, default=Path(CONFIG_DIR), metavar="DIR", help=f"what the pod is told ({CONFIG_DIR})"
     )
@@ -36,9 +34,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--termination-file",
         type=Path,
-        default=Path(TERMINATION_FILE),
         metavar="FILE",
-        help=f"where the last message goes ({TERMINATION_FILE})",
+        help=f"where the last message goes (default: {TERMINATION_FILE} where there is one, as in every container)",
     )
     parser.add_argument(
         "--grace-seconds",
@@ -53,7 +50,9 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command and return the exit code; the last message is written on every path."""
-    return run_to_its_end(arguments.termination_file, lambda ending: _work(arguments, ending))
+    default = Path(TERMINATION_FILE)
+    path = arguments.termination_file or (default if default.exists() else None)
+    return run_to_its_end(path, lambda ending: _work(arguments, ending))
 
 
 def _work(arguments: argparse.Namespace, ending: Any) -> int:
@@ -62,6 +61,13 @@ def _work(arguments: argparse.Namespace, ending: Any) -> int:
             f"this version of rljob has no pods of type {arguments.type.title()}",
             field="spec.roles",
             remedy="remove the role: the trainer collects by itself",
+        )
+    if arguments.type not in ("trainer", "service"):
+        raise ConfigError(
+            "this version of rljob has no pods of this type",
+            field="TYPE",
+            value=arguments.type,
+            remedy="use an image as new as the operator",
         )
     identity = PodIdentity.from_variables(os.environ)
     if arguments.type == "service":

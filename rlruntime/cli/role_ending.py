@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rlruntime.cli.output import print_error
-from rlruntime.errors import EXIT_TRY_AGAIN, EnvironmentFault, RLJobError, one_line
+from rlruntime.errors import EXIT_FAULT, EXIT_TRY_AGAIN, EnvironmentFault, RLJobError, one_line
 from rlruntime.spec.contract import TerminationMessage, TrainerReport
 
 
@@ -17,13 +17,14 @@ class Ending:
     """The last message of this process. The first one stays: what comes after it is a consequence.
 
     Args:
-        path: of the file that Kubernetes reads; where it can't be written, that is said on standard error.
+        path: of the file that Kubernetes reads; where it can't be written, that is said on standard error. None where
+            nobody reads one.
 
     Attributes:
         report: returns a trainer's last numbers, or None where there are none; goes with the message.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None) -> None:
         self.report: Callable[[str], TrainerReport | None] = lambda phase: None
         self._path = path
         self._lock = threading.Lock()
@@ -32,7 +33,7 @@ class Ending:
     def write(self, message: TerminationMessage) -> None:
         """Write the message, unless there is one. Safe to call from any thread."""
         with self._lock:
-            if self._written:
+            if self._written or self._path is None:
                 return
             self._written = True
             try:
@@ -52,11 +53,17 @@ class Ending:
         return known.exit_code
 
 
-def run_to_its_end(path: Path, work: Callable[[Ending], int]) -> int:
+def run_to_its_end(path: Path | None, work: Callable[[Ending], int]) -> int:
     """Do a role's work and return the exit code; whatever it raises becomes the last message."""
     ending = Ending(path)
     try:
         return work(ending)
+    except SystemExit as error:  # by the user's code; a trainer that has not trained to its end did not succeed
+        code = error.code if isinstance(error.code, int) and 0 < error.code < 256 else EXIT_FAULT
+        words = f"the job's own code ended the process by sys.exit({error.code!r})"
+        ending.write(TerminationMessage("SystemExit", words, ending.report("Failed")))
+        print_error(RLJobError(words))
+        return code
     except Exception as error:
         return ending.fail(error)
 

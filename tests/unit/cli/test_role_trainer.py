@@ -332,6 +332,19 @@ def test_role_that_this_version_lacks_is_said_in_one_line(job: StartJob, role_ty
     ends_with(job(small_document()).start(role_type=role_type), 78, "ConfigError", message)
 
 
+def test_type_of_a_newer_operator_is_permanent_too(job: StartJob) -> None:
+    message = (
+        "TYPE: this version of rljob has no pods of this type (got 'rewarder'); use an image as new as the operator"
+    )
+    ends_with(job(small_document()).start(role_type="rewarder"), 78, "ConfigError", message)
+
+
+def test_function_that_ends_the_process_has_not_succeeded(job: StartJob, tmp_path: Path) -> None:
+    document, code = custom_document("import sys\nsys.exit(0)", tmp_path)
+    message = "the job's own code ended the process by sys.exit(0)"
+    ends_with(job(document, code).start(), 1, "SystemExit", message)
+
+
 def test_missing_variable_is_named(job: StartJob) -> None:
     pod = job(small_document()).start(variables={"RLJOB_UID": ""})
     ends_with(pod, 78, "ConfigError", "RLJOB_UID: this variable is missing; it is set in the pods")
