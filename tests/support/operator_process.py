@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from cluster_harness.cluster import Cluster, wait_for
+from cluster_harness.errors import ClusterError
 from cluster_harness.processes import Guard, Process
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -79,10 +80,20 @@ class OperatorProcess:
         self._process = self._guard.start(f"operator-{self._starts}", [program, "run", *options])
 
     def wait_ready(self) -> None:
-        """Wait until it acts on jobs."""
+        """Wait until it acts on jobs.
+
+        Raises:
+            ClusterError: it doesn't, or has ended.
+        """
+
+        def ready() -> bool:
+            if self.process.returncode is not None:
+                raise ClusterError(f"the operator ended with {self.process.returncode}: {self.log[-2000:]}")
+            return self.get("/readyz")[0] == 200
+
         wait_for(
             "the operator is ready",
-            lambda: self.get("/readyz")[0] == 200,
+            ready,
             deadline_s=_START_DEADLINE_S,
             describe=lambda: self.log[-2000:],
         )
