@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -60,7 +61,7 @@ class RealNodes:
         return {node.name: node for node in (self.first, self.second)}[found["spec"]["nodeName"]]
 
 
-def skip_or_fail(reason: str) -> None:
+def skip_or_fail(reason: str) -> NoReturn:
     """End a test for which this machine lacks something: skipped, unless ``RLJOB_E2E=required``."""
     if os.environ.get(REQUIRED_VARIABLE) == "required":
         pytest.fail(f"{reason} ({REQUIRED_VARIABLE}=required)", pytrace=False)

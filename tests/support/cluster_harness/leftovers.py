@@ -9,6 +9,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ class Traces:
         lines = [f"process {pid}: {command}" for pid, command in processes_naming(self.folder)]
         lines += [f"mount {path}" for path in mounts_below(self.folder)]
         lines += [f"cgroup {path}" for path in cgroup_folders(self.cgroup)] if self.cgroup else []
-        if self.bridge and Path("/sys/class/net", self.bridge).exists():
+        if self.bridge in {name for _, name in socket.if_nameindex()}:
             lines.append(f"bridge {self.bridge}")
         if os.path.lexists(self.folder):
             lines.append(f"folder {self.folder}")

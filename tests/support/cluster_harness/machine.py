@@ -27,7 +27,7 @@ def require_node_rights() -> None:
 
 
 def make_bridge(name: str, address: str) -> None:
-    """Make a network bridge with an address such as ``10.244.0.1/24``, and let packets pass between bridges.
+    """Make a network bridge with an address such as ``10.244.0.1/24``, and let packets pass from it to other bridges.
 
     Raises:
         ClusterError: the machine refuses.
@@ -40,7 +40,7 @@ def make_bridge(name: str, address: str) -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
         if done.returncode:
             raise ClusterError(f"{' '.join(command)}: {done.stderr.strip()}")
-    Path("/proc/sys/net/ipv4/ip_forward").write_text("1\n")
+    Path("/proc/sys/net/ipv4/conf", name, "forwarding").write_text("1\n")  # of this bridge alone: it goes with it
 
 
 def make_cgroup(name: str) -> None:

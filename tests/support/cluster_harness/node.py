@@ -150,7 +150,7 @@ class Node:
             "ranges": ranges,
             "routes": [{"dst": "0.0.0.0/0"}],
         }
-        bridge = {"type": "bridge", "bridge": self._bridge, "isGateway": True, "hairpinMode": True, "ipam": addresses}
+        bridge = {"type": "bridge", "bridge": self._bridge, "hairpinMode": True, "ipam": addresses}
         return {"cniVersion": "1.0.0", "name": "pods", "plugins": [bridge]}
 
     def _write_identity(self) -> None:

