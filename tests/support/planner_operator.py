@@ -36,6 +36,8 @@ class Operator:
     random: random.Random
     trouble: float = 0.0
     """Chance of each request that something goes wrong about it."""
+    remembers: bool = True
+    """It knows the status that it wrote at once; else only when it is told."""
     refuses: bool = False
     """The quota is used up."""
     job: Job | None = None
@@ -127,13 +129,15 @@ class Operator:
         if plan.write == "Lazy" and self.trouble and self.random.random() < 0.5:
             return True  # held back, and the rest of the plan done
         assert self.job is not None
-        applied = self._request()
+        written, applied = self.job, self._request()
         if applied:
             try:
-                self.job = self.world.write_status(status, self.job.version)
+                written = self.world.write_status(status, self.job.version)
             except ConflictError:
                 return False
         self._answer(applied)
+        if self.remembers:
+            self.job = written
         return True
 
     def _execute(self, plan: Plan) -> None:

@@ -301,6 +301,9 @@ class World:
             self.highest[place] = attempt
         if old.activation is None or new.activation is None:
             assert faults + disruptions == 0 or new.activation is not None, "charged while suspended"
+            if new.activation is not None and old.attempt is not None:
+                assert new.attempt == old.attempt + 1, "a resumed job begins no new attempt"
+                assert new.activation.round > max(self.created.values(), default=-1), "an old name is used again"
             return
         risen: list[tuple[str, int, int]] = []
         if new.attempt != old.attempt:

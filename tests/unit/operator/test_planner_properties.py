@@ -81,6 +81,7 @@ class Sequence:
         self.world = World(drawn_spec(self.rng))
         self.operator = Operator(self.world, self.rng)
         self.operator.trouble = self.rng.choice((0.0, 0.05, 0.25))
+        self.operator.remembers = self.rng.random() < 0.7
         self.trace: list[tuple[object, ...]] = []
         self.done = self.rng.random() < 0.5
         """The trainer finishes its work once it is left in peace."""
