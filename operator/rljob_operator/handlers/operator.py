@@ -33,7 +33,7 @@ from rljob_operator.reconcile.inspect import PodInspector
 from rljob_operator.reconcile.memory import Memories
 from rljob_operator.reconcile.progress import ProgressPoller
 from rljob_operator.reconcile.queue import WorkQueue
-from rljob_operator.reconcile.reconciler import Decide, Reconciler, count_status
+from rljob_operator.reconcile.reconciler import Decide, Reconciler, about, tell_status
 from rljob_operator.reconcile.resync import Resync
 from rljob_operator.reconcile.watches import WatchMonitor
 from rljob_operator.settings import Options, Timing
@@ -106,7 +106,7 @@ class _Operator:
             self._cache,
             timing=timing,
             monotonic=monotonic,
-            on_status=functools.partial(count_status, metrics),
+            on_status=functools.partial(tell_status, metrics),
         )
         self._events = EventWriter(
             self._client,
@@ -117,7 +117,14 @@ class _Operator:
             suffix=functools.partial(secrets.token_hex, 8),
             instance=socket.gethostname(),
         )
-        self._queue = WorkQueue(self._work, timing=timing, metrics=metrics, monotonic=monotonic, uniform=uniform)
+        self._queue = WorkQueue(
+            self._work,
+            timing=timing,
+            metrics=metrics,
+            about=self._about,
+            monotonic=monotonic,
+            uniform=uniform,
+        )
         self._inspector = PodInspector(
             self._client,
             self._cache,
@@ -163,6 +170,10 @@ class _Operator:
         if self._cache.job(uid) is None:
             self._queue.forget(uid)
         return again_s
+
+    def _about(self, uid: str) -> dict[str, Any]:
+        job = self._cache.job(uid)
+        return {"uid": uid} if job is None else about(job)
 
     def _queue_soon(self, uid: str) -> None:
         self._queue.add_after(uid, self._timing.pod_events_hold_s)

@@ -10,6 +10,7 @@ import asyncio
 import json
 import random
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
@@ -18,7 +19,6 @@ from rljob_operator.builders.owner import KubeObject
 from rljob_operator.kube.client import Page, Propagation
 from rljob_operator.kube.connection import Connection
 from rljob_operator.kube.errors import (
-    KubeError,
     NetworkError,
     ServerError,
     TooManyRequests,
@@ -40,20 +40,37 @@ _OPENAPI_TIMEOUT_S = 30.0
 Parameters = Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    verb: str
+    """As rights and metrics have it."""
+    method: str
+    plural: str
+    path: str
+    headers: Mapping[str, str]
+    timeout_s: float
+    parameters: Parameters = field(default_factory=dict)
+    data: bytes | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.verb} {self.plural}"
+
+
 class HttpClient:
     """`KubeClient` on one session, closed by :meth:`close`."""
 
     def __init__(self, connection: Connection, metrics: OperatorMetrics, *, timeout_s: float) -> None:
         self._connection, self._metrics = connection, metrics
         self._timeout_s = timeout_s
-        self._session: aiohttp.ClientSession | None = None
+        self._slots = asyncio.Semaphore(CONNECTIONS)
+        self._sessions: list[aiohttp.ClientSession] = []
         self._generation = 0
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        while self._sessions:
+            await self._sessions.pop().close()
 
     async def create(self, body: KubeObject, *, dry_run: bool = False) -> KubeObject:
         """Create ``body``."""
@@ -127,10 +144,8 @@ class HttpClient:
 
     async def document(self, path: str) -> KubeObject:
         """Return what the server says at ``path``, such as a page of its OpenAPI; large ones may take a while."""
-        headers = {"Accept": _JSON}
-        found: KubeObject = json.loads(
-            await self._send("get", "GET", "discovery", path, {}, None, headers, _OPENAPI_TIMEOUT_S)
-        )
+        request = _Request("get", "GET", "discovery", path, headers={"Accept": _JSON}, timeout_s=_OPENAPI_TIMEOUT_S)
+        found: KubeObject = json.loads(await self._send(request))
         return found
 
     async def _json(
@@ -149,28 +164,21 @@ class HttpClient:
         if body is not None:
             headers["Content-Type"] = _MERGE if method == "PATCH" else _JSON
             data = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-        answer = await self._send(verb, method, resource.plural, path, parameters or {}, data, headers, self._timeout_s)
-        found: KubeObject = json.loads(answer)
+        request = _Request(
+            verb, method, resource.plural, path, headers=headers, timeout_s=self._timeout_s,
+            parameters=parameters or {}, data=data,
+        )  # fmt: skip
+        found: KubeObject = json.loads(await self._send(request))
         return found
 
-    async def _send(
-        self,
-        verb: str,
-        method: str,
-        plural: str,
-        path: str,
-        parameters: Parameters,
-        data: bytes | None,
-        headers: dict[str, str],
-        timeout_s: float,
-    ) -> bytes:
+    async def _send(self, request: _Request) -> bytes:
         """Send until there is an answer worth having."""
-        request = f"{verb} {plural}"
         for attempt in range(_ATTEMPTS):
             last = attempt == _ATTEMPTS - 1
             seen = self._connection.generation
             try:
-                return await self._once(request, method, plural, path, parameters, data, headers, timeout_s)
+                async with self._slots:  # a request's time doesn't begin before there is a connection for it
+                    return await self._once(request)
             except TooManyRequests as error:
                 if last:
                     raise
@@ -181,56 +189,46 @@ class HttpClient:
                 await self._connection.reload(seen)
                 pause_s = 0.0
             except (NetworkError, ServerError):
-                if last or method != "GET":
+                if last or request.method != "GET":
                     raise
                 pause_s = _PAUSE_S * 2**attempt
             await asyncio.sleep(pause_s * random.uniform(1.0, 1.5))
         raise AssertionError("unreachable")
 
-    async def _once(
-        self,
-        request: str,
-        method: str,
-        plural: str,
-        path: str,
-        parameters: Parameters,
-        data: bytes | None,
-        headers: dict[str, str],
-        timeout_s: float,
-    ) -> bytes:
+    async def _once(self, request: _Request) -> bytes:
         session = await self._open()
         code: int | str = "error"
         try:
             async with session.request(
-                method,
-                self._connection.server + path,
-                params=parameters,
-                data=data,
-                headers={**headers, **await self._connection.headers()},
-                timeout=aiohttp.ClientTimeout(total=timeout_s),
+                request.method,
+                self._connection.server + request.path,
+                params=request.parameters,
+                data=request.data,
+                headers={**request.headers, **await self._connection.headers()},
+                timeout=aiohttp.ClientTimeout(total=request.timeout_s),
                 allow_redirects=False,
                 server_hostname=self._connection.server_hostname,
             ) as response:
                 answer = await response.read()
                 code = response.status
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise NetworkError(request, reason=type(error).__name__) from None
+            raise NetworkError(request.name, reason=type(error).__name__) from None
         finally:
-            self._metrics.count_request(request.split(maxsplit=1)[0], plural, code)
+            self._metrics.count_request(request.verb, request.plural, code)
         if code >= 300:
-            raise error_of(request, code, answer, response.headers.get("Retry-After"))
+            raise error_of(request.name, code, answer, response.headers.get("Retry-After"))
         return answer
 
     async def _open(self) -> aiohttp.ClientSession:
-        """Return the session; a new one when the identity was read anew since, as its certificate may have changed."""
-        if self._session is None or self._generation != self._connection.generation:
-            old, self._generation = self._session, self._connection.generation
-            self._session = self._connection.session(
-                limit=CONNECTIONS, timeout=aiohttp.ClientTimeout(total=self._timeout_s)
-            )
-            if old is not None:
-                await old.close()
-        return self._session
+        """Return the session; a new one when the identity was read anew since, as its certificate may have changed.
 
-
-__all__ = ["HttpClient", "KubeError"]
+        The old one is kept until the next change: requests may be under way on it.
+        """
+        if self._sessions and self._generation == self._connection.generation:
+            return self._sessions[-1]
+        self._generation = self._connection.generation
+        session = self._connection.session(limit=CONNECTIONS, timeout=aiohttp.ClientTimeout(total=self._timeout_s))
+        self._sessions.append(session)
+        if len(self._sessions) > 2:
+            await self._sessions.pop(0).close()
+        return session

@@ -7,6 +7,7 @@ reads what was meant. A write that finds the job changed ends the pass.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 from collections.abc import Callable, Coroutine, Iterable
@@ -178,19 +179,36 @@ class Executor:
         name, kind = body["metadata"]["name"], body["kind"]
         if kind == "Secret":
             body = {**body, "stringData": {TOKEN_NAME: draw_token(secrets.token_bytes)}}
+        if kind == "Pod":
+            memory.unresolved.add(name)
         try:
             created = await self._client.create(body)
         except AlreadyExists:
             if kind != "Secret" and not await self._is_ours(job, kind, name):
+                memory.unresolved.discard(name)
                 return CreateRefused(name, "NameTaken", f"{kind} {name} exists already and isn't this job's")
             created = None  # a Secret's name is random, so it can only be from an earlier try of our own
         except KubeError as error:
+            if error.code and error.code < 500:
+                memory.unresolved.discard(name)
             return _refusal(name, error)
+        memory.unresolved.discard(name)
         if kind != "Pod":
             memory.existing.add(name)
         elif created is not None:
             self._cache.apply_pod(created)
         return None
+
+    async def resolve(self, job: JobView, memory: JobMemory) -> None:
+        """Look for pods of which it isn't known whether they were created: who plans without them plans wrongly.
+
+        Raises:
+            KubeError: the API server doesn't say.
+        """
+        for name in sorted(memory.unresolved):
+            with contextlib.suppress(NotFound):
+                self._cache.apply_pod(await self._client.get(PODS, job.owner.namespace, name))
+            memory.unresolved.discard(name)
 
     async def _is_ours(self, job: JobView, kind: str, name: str) -> bool:
         """Find out whose an object is; a pod of our own goes into the cache."""

@@ -18,6 +18,8 @@ class JobMemory:
     """Generation of the spec whose pods a dry run has judged."""
     template_problem: str = ""
     """The API server's words, where it refused one of them."""
+    unresolved: set[str] = field(default_factory=set)
+    """Names of pods that may or may not have been created: the answer didn't come. They are looked for first."""
     refused: dict[str, CreateRefused] = field(default_factory=dict)
     """By name, what the API server refused to create when it was last asked."""
     refusals: int = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from rljob_operator.metrics import OperatorMetrics
 from rljob_operator.settings import Timing
@@ -26,6 +26,7 @@ class WorkQueue:
 
     Args:
         work: one pass.
+        about: returns what the log says of a key.
         monotonic: seconds on a clock that never jumps.
         uniform: returns a random number between two bounds.
     """
@@ -36,11 +37,12 @@ class WorkQueue:
         *,
         timing: Timing,
         metrics: OperatorMetrics,
+        about: Callable[[str], Mapping[str, object]],
         monotonic: Callable[[], float],
         uniform: Callable[[float, float], float],
     ) -> None:
         self._work, self._timing, self._metrics = work, timing, metrics
-        self._monotonic, self._uniform = monotonic, uniform
+        self._about, self._monotonic, self._uniform = about, monotonic, uniform
         self._ready: asyncio.Queue[str] = asyncio.Queue()
         self._queued: dict[str, float] = {}
         self._working: set[str] = set()
@@ -123,9 +125,12 @@ class WorkQueue:
             self._metrics.reconcile_errors.labels(type(error).__name__).inc()
             pause_s = self._pause_s(key)
             logger.warning(
-                "a pass failed and is tried again in %.1f s: %s", pause_s, _words(error), extra={"uid": key},
+                "a pass failed and is tried again in %.1f s: %s",
+                pause_s,
+                _words(error),
+                extra=dict(self._about(key)),
                 exc_info=logger.isEnabledFor(logging.DEBUG),
-            )  # fmt: skip
+            )
             self.add_after(key, pause_s)
             return
         self._failures.pop(key, None)

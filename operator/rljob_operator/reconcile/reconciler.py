@@ -86,9 +86,10 @@ class Reconciler:
             raise ValueError(f"the status of {job.owner.namespace}/{job.owner.name} can't be read")
         memory = self._memories.of(uid)
         try:
+            await self._executor.resolve(job, memory)
             return await self._pass(job, memory)
         except NamespaceGoing:
-            logger.info("the namespace is being deleted", extra=_about(job))
+            logger.info("the namespace is being deleted", extra=about(job))
             return None
 
     async def _pass(self, job: JobView, memory: JobMemory) -> float | None:
@@ -136,12 +137,12 @@ class Reconciler:
             await self._read_again(job)
             return _AFTER_CONFLICT_S
         waits.append(written.wait_s)
+        for event in plan.events:  # they tell of the status; a write that fails below would lose them
+            self._events.emit(job.owner, event)
         await self._executor.delete_pods(job, plan.deletes)
         waits.append(await self._executor.create(job, memory, plan.creates))
         if plan.creates:
             waits.append(self._timing.counts_hold_s)  # what was created is to be counted, though no event may come
-        for event in plan.events:
-            self._events.emit(job.owner, event)
         if plan.delete_job:
             await self._executor.delete_job(job)
         self._forget(job, memory, observed, plan)
@@ -172,7 +173,7 @@ class Reconciler:
         text = json.dumps(plan_document(job, plan), sort_keys=True)
         if text != memory.logged_plan:
             memory.logged_plan = text
-            logger.info("%s", text, extra=_about(job))
+            logger.info("%s", text, extra=about(job))
 
 
 def is_past(observed: Observed, status: RLJobStatus, pod: ObservedPod) -> bool:
@@ -208,9 +209,12 @@ def soonest(waits: Iterable[float | None]) -> float | None:
     return min((wait_s for wait_s in waits if wait_s is not None), default=None)
 
 
-def count_status(metrics: OperatorMetrics, job: JobView, status: RLJobStatus) -> None:
-    """Count what a status that was just written tells of: a job that runs, a restart that was charged."""
+def tell_status(metrics: OperatorMetrics, job: JobView, status: RLJobStatus) -> None:
+    """Log and count what a status that was just written tells of: a job that runs, a restart that was charged."""
     old = job.status
+    if status.phase != old.phase:
+        extra = {**about(job), "attempt": status.attempt or 0}
+        logger.info("%s: %s", status.phase, status.reason or "", extra=extra)
     if old.running_time is None and status.running_time is not None:
         began, running = time_of(status.start_time), time_of(status.running_time)
         if began is not None and running is not None:
@@ -228,7 +232,8 @@ def count_status(metrics: OperatorMetrics, job: JobView, status: RLJobStatus) ->
             metrics.restarts.labels(scope, budget, reason).inc(count)
 
 
-def _about(job: JobView) -> dict[str, Any]:
+def about(job: JobView) -> dict[str, Any]:
+    """Return what the log says of a job."""
     return {
         "job": job.owner.name,
         "namespace": job.owner.namespace,
