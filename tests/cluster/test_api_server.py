@@ -66,7 +66,7 @@ def test_user_with_a_certificate_is_known_by_name(control_plane: ControlPlane) -
     assert "testers" in review["status"]["userInfo"]["groups"]
 
 
-def test_audit_log_holds_every_request_of_the_chosen_user_and_no_other(cluster: Cluster) -> None:
+def test_audit_log_holds_every_request_of_the_chosen_user_and_no_other(api_server_programs: None) -> None:
     with ControlPlane(Settings(audit_users=["ann"])) as plane:
         ann = Api(plane.user_kubeconfig("ann", ["system:masters"]))
         ann.create("/api/v1/namespaces", {"metadata": {"name": "hers"}})
@@ -87,7 +87,7 @@ def test_two_control_planes_at_once_know_nothing_of_each_other(cluster: Cluster,
         other.api.get(f"/api/v1/namespaces/{namespace}")
 
 
-def test_nothing_is_left_after_stop(cluster: Cluster) -> None:
+def test_nothing_is_left_after_stop(api_server_programs: None) -> None:
     plane = ControlPlane()
     assert len(plane.guard.traces.found()) >= 3
     plane.stop()
@@ -95,7 +95,7 @@ def test_nothing_is_left_after_stop(cluster: Cluster) -> None:
     plane.stop()
 
 
-def test_nothing_is_left_when_its_owner_is_killed(cluster: Cluster) -> None:
+def test_nothing_is_left_when_its_owner_is_killed(api_server_programs: None) -> None:
     program = (
         f"import sys, time; sys.path.insert(0, {str(SUPPORT)!r})\n"
         "from cluster_harness.control_plane import ControlPlane\n"

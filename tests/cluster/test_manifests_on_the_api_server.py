@@ -217,7 +217,7 @@ def test_kubectl_scale_moves_the_elastic_role_within_its_limits(cluster: Cluster
     assert cluster.job(namespace, "one") == stored
 
 
-def test_stored_job_still_reads_after_fields_were_added_to_the_definition(cluster: Cluster) -> None:
+def test_stored_job_still_reads_after_fields_were_added_to_the_definition(api_server_programs: None) -> None:
     with ControlPlane() as plane:
         plane.install_crds(FROZEN_CRD)
         namespace = plane.create_namespace()

@@ -173,7 +173,7 @@ def test_process_outlives_the_kubelet_whose_node_is_then_not_ready(real_nodes: R
     assert node.processes_of(real_namespace, "one") == [process]
 
 
-def test_nothing_is_left_of_a_node_whose_pods_run(real_nodes: RealNodes) -> None:
+def test_nothing_is_left_of_a_node_whose_pods_run(node_programs: None) -> None:
     before = mounts_of_this_machine()
     with ControlPlane(Settings(controller_manager=True, scheduler=True)) as plane:
         node = Node(plane, "node-c")
@@ -187,7 +187,7 @@ def test_nothing_is_left_of_a_node_whose_pods_run(real_nodes: RealNodes) -> None
     assert subprocess.run(["pgrep", "-f", "sleep 617"], capture_output=True, check=False).returncode == 1
 
 
-def test_nothing_is_left_of_a_node_whose_owner_is_killed(real_nodes: RealNodes) -> None:
+def test_nothing_is_left_of_a_node_whose_owner_is_killed(node_programs: None) -> None:
     program = (
         f"import dataclasses, json, sys, time; sys.path.insert(0, {str(SUPPORT)!r})\n"
         "from cluster_harness.control_plane import ControlPlane, Settings\n"

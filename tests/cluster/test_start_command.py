@@ -38,7 +38,7 @@ def run_and_end(*options: str, number: signal.Signals) -> tuple[str, Traces]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.usefixtures("running_cluster")  # so that its programs are there
+@pytest.mark.usefixtures("controller_programs")
 def test_cluster_with_simulated_nodes_is_usable_and_ends_by_a_signal(number: signal.Signals) -> None:
     listed, traces = run_and_end("--nodes", "0", "--simulated", "2", number=number)
     assert listed.split() == ["node/simulated-0", "node/simulated-1"]
@@ -47,7 +47,7 @@ def test_cluster_with_simulated_nodes_is_usable_and_ends_by_a_signal(number: sig
 
 @pytest.mark.e2e
 @pytest.mark.timeout(300)
-@pytest.mark.usefixtures("real_nodes")  # so that this machine can have nodes, and the programs are there
+@pytest.mark.usefixtures("node_programs")
 def test_cluster_with_two_real_nodes_is_usable_and_ends_by_a_signal() -> None:
     listed, traces = run_and_end("--nodes", "2", number=signal.SIGTERM)
     assert listed.split() == ["node/node-a", "node/node-b"]

@@ -218,6 +218,7 @@ class ControlPlane(Cluster):
                 *(f"--{key}={value}" for key, value in arguments.items()),
                 *self.settings.apiserver_arguments,
             ],
+            env={"GOGC": "300"},  # a fifth less work at start, for 70 MB of memory
         )
 
     def _wait_ready(self) -> None:

@@ -8,6 +8,7 @@
 | `running_namespace` | a new namespace of `running_cluster` for one test |
 | `real_nodes` | a control plane with two real nodes and volumes for claims; needs root |
 | `real_namespace` | a new namespace of `real_nodes` for one test |
+| `api_server_programs`, `controller_programs`, `node_programs` | what a test needs that starts a cluster of its own |
 
 Programs that are found nowhere are built when the tests have been collected, so that no test's time limit covers it.
 """
@@ -39,10 +40,13 @@ REQUIRED_VARIABLE = "RLJOB_E2E"
 """With the value ``required`` a test whose cluster this machine can't give fails; otherwise it is skipped."""
 SIMULATED_NODES = 4
 
+_CONTROLLERS = (*products.API_SERVER, *products.CONTROLLERS, *products.SIMULATED_NODES)
+_NODE = (*products.API_SERVER, *products.CONTROLLERS, *products.NODE)
 _PROGRAMS = {
     "cluster": products.API_SERVER,
-    "running_cluster": (*products.API_SERVER, *products.CONTROLLERS, *products.SIMULATED_NODES),
-    "real_nodes": (*products.API_SERVER, *products.CONTROLLERS, *products.NODE),
+    "api_server_programs": products.API_SERVER,
+    "controller_programs": _CONTROLLERS,
+    "node_programs": _NODE,
 }
 
 
@@ -88,10 +92,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     used = {name for item in session.items for name in getattr(item, "fixturenames", ())}
     marked = {program for item in session.items for mark in item.iter_markers("programs") for program in mark.args}
     possible = dict(_PROGRAMS)
+    if KUBECONFIG_VARIABLE in os.environ:
+        possible["cluster"] = ("kubectl",)
     try:
         require_node_rights()
     except Unavailable:
-        del possible["real_nodes"]  # its tests will say so, and need no build
+        del possible["node_programs"]  # tests of nodes will say so, and need no build
     wanted = marked.union(*(names for fixture, names in possible.items() if fixture in used))
     if not wanted:
         return
@@ -108,7 +114,29 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
+def api_server_programs() -> None:
+    """What an API server needs is there."""
+    programs(products.API_SERVER)
+
+
+@pytest.fixture(scope="session")
+def controller_programs() -> None:
+    """What a control plane with controllers, scheduler and simulated nodes needs is there."""
+    programs(_CONTROLLERS)
+
+
+@pytest.fixture(scope="session")
+def node_programs() -> None:
+    """What a control plane with real nodes needs is there, this machine's consent included."""
+    try:
+        require_node_rights()
+    except Unavailable as error:
+        skip_or_fail(str(error))
+    programs(_NODE)
+
+
+@pytest.fixture(scope="session")
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """An API server with our definitions: a ControlPlane, or the cluster that RLJOB_TEST_KUBECONFIG names."""
     named = os.environ.get(KUBECONFIG_VARIABLE)
     if named:
@@ -118,7 +146,7 @@ def cluster() -> Iterator[Cluster]:
             given.install_crds()
             yield given
         return
-    programs(_PROGRAMS["cluster"])
+    request.getfixturevalue("api_server_programs")
     with ControlPlane() as own:
         own.install_crds()
         yield own
@@ -142,9 +170,8 @@ def namespace(cluster: Cluster) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def running_cluster() -> Iterator[ControlPlane]:
+def running_cluster(controller_programs: None) -> Iterator[ControlPlane]:
     """A control plane with controllers, scheduler and simulated nodes, on which pods run at once."""
-    programs(_PROGRAMS["running_cluster"])
     with (
         ControlPlane(Settings(controller_manager=True, scheduler=True)) as own,
         SimulatedNodes(own, SIMULATED_NODES),
@@ -160,13 +187,8 @@ def running_namespace(running_cluster: ControlPlane) -> str:
 
 
 @pytest.fixture(scope="session")
-def real_nodes() -> Iterator[RealNodes]:
+def real_nodes(node_programs: None) -> Iterator[RealNodes]:
     """A control plane with two real nodes on this machine; their loss is noticed after ten seconds."""
-    try:
-        require_node_rights()
-    except Unavailable as error:
-        skip_or_fail(str(error))
-    programs(_PROGRAMS["real_nodes"])
     noticing = ["--node-monitor-grace-period=10s", "--node-monitor-period=1s"]
     settings = Settings(controller_manager=True, scheduler=True, controller_manager_arguments=noticing)
     with ControlPlane(settings) as plane, Node(plane, "node-a") as first, Node(plane, "node-b") as second:
