@@ -130,10 +130,12 @@ def test_test_files_have_unique_names() -> None:
     assert sorted(names) == sorted(set(names))
 
 
-# Folders of one machine, and the hosts that packages come from: neither is the same where the next reader works.
+# Folders of one machine, and the hosts that packages come from: neither is the same where the next reader works. Names of
+# Go's modules look like hosts, and are none.
 _MACHINE = re.compile(r"(?<![\w.:/~-])/(?:work|root|home|Users|mnt|workspace|scratch)/[\w.-]+")
 _INDEX_HOST = re.compile(
-    r"\b(?:[\w-]+\.)*(?:pypi|pythonhosted|npmjs|anaconda|crates|maven|golang|debian)\.(?:org|com|io)\b"
+    r"\b(?:[\w-]+\.)*(?:pypi|pythonhosted|npmjs|anaconda|crates|maven|debian)\.(?:org|com|io)\b"
+    r"|\b(?:proxy|sum|index)\.golang\.org\b"
 )
 _INDEX_OPTION = re.compile(r"(?:--(?:extra-)?index-url|--find-links|--trusted-host|\bindex[-_]url\b)[ =]")
 
@@ -146,6 +148,8 @@ _INDEX_OPTION = re.compile(r"(?:--(?:extra-)?index-url|--find-links|--trusted-ho
         ("path: /home/me/runs", True),
         ("pip install --index-url https://mirror.example/simple x", True),
         ("from https://files.{}.org/packages".format("pythonhosted"), True),
+        ("GOPROXY=https://{}.golang.org".format("proxy"), True),
+        ("golang.org/x/net v0.61.0", False),
         ("runs/ppo-cartpole-1 and /metrics, /healthz", False),
         ("mountPath: /mnt", False),
         ("`/dev/shm/rljob-1`", False),
