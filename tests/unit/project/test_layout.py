@@ -130,8 +130,8 @@ def test_test_files_have_unique_names() -> None:
     assert sorted(names) == sorted(set(names))
 
 
-# Folders of one machine, and the hosts that packages come from: neither is the same where the next reader works. Names of
-# Go's modules look like hosts, and are none.
+# Folders of one machine, and the hosts that packages come from: neither is the same where the next reader works. Names
+# of Go's modules look like hosts, and are none.
 _MACHINE = re.compile(r"(?<![\w.:/~-])/(?:work|root|home|Users|mnt|workspace|scratch)/[\w.-]+")
 _INDEX_HOST = re.compile(
     r"\b(?:[\w-]+\.)*(?:pypi|pythonhosted|npmjs|anaconda|crates|maven|debian)\.(?:org|com|io)\b"
