@@ -25,7 +25,7 @@ from rlruntime.spec.status import RestartsStatus
 SEQUENCES = 10_000
 CHUNKS = 20
 STEPS = 44
-CALM_PASSES = 200
+CALM_PASSES, CALM_START = 200, 12
 NODES = ("node-a", "node-b")
 
 TRAINER: dict[str, object] = {"name": "trainer", "type": "Trainer"}
@@ -80,7 +80,7 @@ class Sequence:
         self.rng = random.Random(seed)
         self.world = World(drawn_spec(self.rng))
         self.operator = Operator(self.world, self.rng)
-        self.operator.trouble = self.rng.choice((0.0, 0.05, 0.25))
+        self.trouble = self.rng.choice((0.0, 0.05, 0.25))
         self.operator.remembers = self.rng.random() < 0.7
         self.trace: list[tuple[object, ...]] = []
         self.done = self.rng.random() < 0.5
@@ -90,12 +90,13 @@ class Sequence:
         """Deal the blows, then wait for rest, and look at what is left."""
         blows = (
             (30, self.deliver), (30, self.operate), (30, self.live), (16, self.hurt), (3, self.tick), (1, self.suspend),
-            (2, self.scale), (3, self.kill), (1, self.crash), (1, self.lose_node), (1, self.quota), (0.2, self.remove),
+            (5, self.scale), (3, self.kill), (1, self.crash), (1, self.lose_node), (1, self.quota), (0.2, self.remove),
         )  # fmt: skip
-        chosen = self.rng.choices(
-            [blow for _, blow in blows], [weight for weight, _ in blows], k=self.rng.randint(4, STEPS)
-        )
-        for blow in chosen:
+        if self.rng.random() < 0.5:
+            self.settle(CALM_START)
+        self.operator.trouble = self.trouble
+        weights, deals = zip(*blows, strict=True)
+        for blow in self.rng.choices(deals, weights, k=self.rng.randint(4, STEPS)):
             blow()
         self.operator.trouble, self.operator.refuses = 0.0, False
         self.settle()
@@ -213,9 +214,9 @@ class Sequence:
 
     # Peace.
 
-    def settle(self) -> None:
+    def settle(self, passes: int = CALM_PASSES) -> None:
         """Let all come to rest: nothing is lost any more, and time passes only when the operator waits for it."""
-        for _ in range(CALM_PASSES):
+        for _ in range(passes):
             moved = self.calm_nodes()
             self.operator.deliver_all()
             plan = self.operator.step()
@@ -224,10 +225,10 @@ class Sequence:
                 return
             if moved or plan is None or _acts(plan):
                 continue
-            if plan.requeue_after_s is None:
+            if plan.requeue_after_s is None or passes == CALM_START:
                 return
             self.world.now += timedelta(seconds=plan.requeue_after_s)
-        raise AssertionError("it doesn't come to rest")
+        assert passes == CALM_START, "it doesn't come to rest"
 
     def calm_nodes(self) -> bool:
         """Let every pod get on; those on a lost node are marked for deletion, as Kubernetes does, and stay."""
@@ -290,10 +291,15 @@ class Sequence:
     def check_running(self) -> None:
         world = self.world
         assert world.job is not None
-        assert world.job.status.phase == "Running", f"{world.job.status.phase}: {world.job.status.message}"
+        status, policy = world.job.status, world.job.spec.run_policy
+        assert status.phase == "Running", f"{status.phase}: {status.message}"
+        assert policy.active_deadline_seconds is None, "its deadline has passed by now"
+        spent = status.restarts or RestartsStatus()
+        assert spent.faults <= policy.backoff_limit
+        assert spent.disruptions <= policy.disruption_limit
         wanted = {(role.name, index) for role in world.job.spec.roles for index in range(world.wanted(role.name))}
         found = {held.pod.slot: held.pod for held in world.pods.values()}
-        done = {(role.name, index) for role in world.job.status.roles for index in parse_ranges(role.done)}
+        done = {(role.name, index) for role in status.roles for index in parse_ranges(role.done)}
         assert wanted - done <= set(found) <= wanted
         for slot, pod in found.items():
             assert pod.attempt == world.attempt_of(*slot)
@@ -310,8 +316,7 @@ class Sequence:
                 self.operator.start()
             self.world.now += timedelta(hours=1)
             job = self.operator.job
-            limited = job is not None and job.spec.run_policy.active_deadline_seconds is not None
-            if job is None or (limited and not self.world.finished):
+            if job is None:
                 return
             before = self.world.version
             plan = self.operator.step()
