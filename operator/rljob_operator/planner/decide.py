@@ -126,13 +126,9 @@ def _run(draft: Draft, observed: Observed, spec: RLJobSpec, *, image: str, nonce
     if (verdict := _hopeless(observed, places)) is not None:
         return finish(draft, observed, spec, phase="Failed", reason=verdict[0], message=verdict[1])
     faults = _restart(draft, places, spec, healthy_since=_healthy_since(observed.status))
-    limit = deadline(spec.run_policy, activated=activation.time, running=draft.get("running_time"))
-    verdict = exceeded(draft.restarts, spec.run_policy)
-    if verdict is None and limit is not None and limit.at <= draft.now:
-        verdict = limit.reason, limit.message
+    verdict = exceeded(draft.restarts, spec.run_policy) or _too_late(draft, spec, activation)
     if verdict is not None:
         return finish(draft, observed, spec, phase="Failed", reason=verdict[0], message=verdict[1], faults=faults)
-    draft.wake(limit.at if limit else None)
 
     draft.restarts = scaling.retired(draft.restarts, places.surplus)
     draft.deletes.extend(restarts.stale(places))
@@ -152,6 +148,8 @@ def _run(draft: Draft, observed: Observed, spec: RLJobSpec, *, image: str, nonce
         except ConfigError as error:
             return finish(draft, observed, spec, phase="Failed", reason="TemplateInvalid", message=str(error))
     _report(draft, observed, spec, places, holds, activation, faults)
+    limit = deadline(spec.run_policy, activated=activation.time, running=draft.get("running_time"))
+    draft.wake(limit.at if limit else None)
     return draft.plan()
 
 
@@ -184,6 +182,12 @@ def _hopeless(observed: Observed, places: Roster) -> tuple[str, str] | None:
         if slot.end == "Permanent" and (pod := slot.lost or slot.pod) is not None:
             return "ConfigInvalid", f"{slot.name}: {words_of(pod)}"
     return None
+
+
+def _too_late(draft: Draft, spec: RLJobSpec, activation: ActivationStatus) -> tuple[str, str] | None:
+    """Return reason and message where a deadline has passed."""
+    limit = deadline(spec.run_policy, activated=activation.time, running=draft.get("running_time"))
+    return (limit.reason, limit.message) if limit is not None and limit.at <= draft.now else None
 
 
 def _healthy_since(status: RLJobStatus) -> datetime | None:

@@ -94,7 +94,5 @@ def force(draft: Draft, observed: Observed) -> None:
     for pod in due:
         draft.deletes.append(DeletePod(pod.name, pod.uid, grace_seconds=0))
         where = f" on node {pod.node}" if pod.node else ""
-        message = (
-            f"{pod.name}{where} didn't end within its grace period; its object is deleted, its process may live on"
-        )
+        message = f"{pod.name}{where} didn't end in time: its object is deleted by force, its process may live on"
         draft.events.append(JobEvent("ForceDeleted", message, warning=True))
