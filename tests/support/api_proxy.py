@@ -6,14 +6,17 @@ It speaks plain HTTP to the client and TLS to the server, and passes the client'
 from __future__ import annotations
 
 import asyncio
+import base64
 import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import aiohttp
+import yaml
 from aiohttp import web
 
 _START_S, _STOP_S = 10.0, 10.0
@@ -40,15 +43,17 @@ class _Strike:
 
 
 class ApiProxy:
-    """Proxy to the API server at ``server``, from ``__enter__`` to ``__exit__``.
+    """Proxy to an API server, from ``__enter__`` to ``__exit__``.
 
     Args:
-        server: ``https://host:port``.
-        ca_file: certificate authority of the server.
+        kubeconfig: of a user of that server; ``kubeconfig`` gives the same user's through the proxy.
     """
 
-    def __init__(self, server: str, ca_file: str) -> None:
-        self._server, self._ca_file = server, ca_file
+    def __init__(self, kubeconfig: Path) -> None:
+        self._config: dict[str, Any] = yaml.safe_load(kubeconfig.read_text())
+        cluster = self._config["clusters"][0]["cluster"]
+        self._server: str = cluster["server"]
+        self._authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
         self.url = ""
         """Where it listens."""
         self.writes: list[Write] = []
@@ -85,6 +90,14 @@ class ApiProxy:
 
         self._loop.call_soon_threadsafe(end)
 
+    def kubeconfig(self, path: Path) -> Path:
+        """Write the user's kubeconfig that goes through the proxy to ``path``, and return that."""
+        path.touch(mode=0o600)
+        path.write_text(
+            yaml.safe_dump({**self._config, "clusters": [{"name": "cluster", "cluster": {"server": self.url}}]})
+        )
+        return path
+
     @property
     def open_watches(self) -> int:
         """Watches that are open now."""
@@ -102,7 +115,7 @@ class ApiProxy:
         self._loop.close()
 
     async def _start(self) -> str:
-        connector = aiohttp.TCPConnector(limit=0, ssl=ssl.create_default_context(cafile=self._ca_file))
+        connector = aiohttp.TCPConnector(limit=0, ssl=ssl.create_default_context(cadata=self._authority))
         self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False)
         app = web.Application(client_max_size=16 * 1024 * 1024)
         app.router.add_route("*", "/{path:.*}", self._pass_on)
@@ -129,7 +142,7 @@ class ApiProxy:
         async with self._session.request(
             request.method,
             f"{self._server}{request.raw_path}",
-            data=await request.read(),
+            data=await request.read() or None,
             headers=headers,
             allow_redirects=False,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=5),

@@ -1,0 +1,68 @@
+"""Watches that are held open and say nothing: the operator notices, opens others, and says so where it can't."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from api_proxy import ApiProxy
+from cluster_harness.cluster import wait_for
+from cluster_harness.control_plane import ControlPlane
+from operator_place import Place
+from operator_process import OperatorProcess, account_for_one
+from played_kubelet import run_all
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+ACTED_WITHIN_S = 90.0
+HEALTHY_FOR_S, UNHEALTHY_AFTER_S = 140.0, 175.0
+
+
+@pytest.fixture
+def quiet_plane(api_server_programs: None) -> Iterator[ControlPlane]:
+    """A control plane without nodes."""
+    with ControlPlane() as plane:
+        plane.install_crds()
+        yield plane
+
+
+def test_a_change_made_while_the_watches_were_silent_is_acted_on_within_ninety_seconds(
+    quiet_plane: ControlPlane,
+) -> None:
+    place = Place(quiet_plane, quiet_plane.create_namespace())
+    with ApiProxy(account_for_one(quiet_plane, place.namespace)) as proxy:
+        kubeconfig = proxy.kubeconfig(quiet_plane.folder / "silent.kubeconfig")
+        with OperatorProcess(kubeconfig, "--namespace", place.namespace) as operator:
+            place.create()
+            run_all(quiet_plane, place.namespace, 1)
+            place.wait_phase("Running")
+            proxy.silence_watches(also_new=False)
+            place.patch("ppo", {"runPolicy": {"suspend": True}})
+            place.wait_pods(deadline_s=ACTED_WITHIN_S)
+            place.wait_phase("Suspended")
+            assert operator.get("/healthz")[0] == 200
+
+
+def test_the_probe_fails_once_every_watch_has_been_silent_for_two_and_a_half_minutes(
+    quiet_plane: ControlPlane,
+) -> None:
+    namespace = quiet_plane.create_namespace()
+    with ApiProxy(account_for_one(quiet_plane, namespace)) as proxy:
+        kubeconfig = proxy.kubeconfig(quiet_plane.folder / "mute.kubeconfig")
+        with OperatorProcess(kubeconfig, "--namespace", namespace) as operator:
+            wait_for("the watches are open", lambda: proxy.open_watches >= 2)
+            proxy.silence_watches(also_new=True)
+            began = time.monotonic()
+            while time.monotonic() - began < HEALTHY_FOR_S:
+                code, words = operator.get("/healthz")
+                assert code == 200, words
+                time.sleep(2.0)
+            wait_for(
+                "the probe fails",
+                lambda: operator.get("/healthz")[0] == 503,
+                deadline_s=UNHEALTHY_AFTER_S - HEALTHY_FOR_S,
+            )
+            assert "silent" in operator.get("/healthz")[1] or "nothing" in operator.get("/healthz")[1]
+            proxy.end_silence()
+            wait_for("the probe is well again", lambda: operator.get("/healthz")[0] == 200, deadline_s=ACTED_WITHIN_S)
