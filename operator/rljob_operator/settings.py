@@ -48,6 +48,10 @@ class Timing:
     """Without an event or a bookmark, after which the process calls itself unhealthy. Bookmarks come every 60 s."""
     resync_s: float = 300.0
     """Between two comparisons of the cache with the API server; varied by a fifth."""
+    list_retry_s: float = 5.0
+    """Until a list that failed is tried again."""
+    watch_lag_s: float = 2.0
+    """How far a watch may be behind a list without having missed anything."""
     pod_events_hold_s: float = 0.05
     """What happens to the pods of a job within this time makes one pass."""
     counts_hold_s: float = 1.0

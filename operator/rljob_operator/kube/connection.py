@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import yaml
 from aiohttp import ClientMiddlewareType
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
@@ -82,7 +83,7 @@ class Connection:
             await load_kube_config(  # type: ignore[no-untyped-call]
                 path, self._context, client_configuration=configuration, persist_config=False
             )
-        except (ConfigException, OSError, ValueError, KeyError, TypeError) as error:
+        except (ConfigException, yaml.YAMLError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(
                 f"the Kubernetes configuration can't be used: {error}", remedy="see --kubeconfig and --context"
             ) from None

@@ -26,8 +26,6 @@ logger = logging.getLogger(__name__)
 
 POD_SELECTOR = f"{LABEL_MANAGED_BY}={MANAGED_BY_OPERATOR}"
 _FETCHES_AT_ONCE = 8
-_WATCH_LAG_S = 2.0
-_RETRY_S = 5.0
 
 
 @dataclass(slots=True)
@@ -77,8 +75,7 @@ class Resync:
                 await self.full()
                 return
             except KubeError as error:
-                logger.warning("the first list failed and is tried again in %.0f s: %s", _RETRY_S, error)
-                await asyncio.sleep(_RETRY_S)
+                await self._retry("the first list", error)
 
     async def run(self) -> None:
         """Compare in full after every gap, and by metadata now and then, until cancelled."""
@@ -97,8 +94,12 @@ class Resync:
                     await (self.full() if gap else self.by_metadata())
                     break
                 except KubeError as error:
-                    logger.warning("a resync failed and is tried again in %.0f s: %s", _RETRY_S, error)
-                    await asyncio.sleep(_RETRY_S)
+                    await self._retry("a resync", error)
+
+    async def _retry(self, what: str, error: KubeError) -> None:
+        pause_s = self._timing.list_retry_s
+        logger.warning("%s failed and is tried again in %.0f s: %s", what, pause_s, error)
+        await asyncio.sleep(pause_s)
 
     async def full(self) -> None:
         """List all jobs and pods, take over what is newer, and drop what is no more.
@@ -124,7 +125,7 @@ class Resync:
             pods = await self._list(PODS, namespace, metadata_only=True)
             self._drop_pods(namespace, pods)
             if jobs.newer or pods.newer:
-                await asyncio.sleep(_WATCH_LAG_S)  # most of it is under way
+                await asyncio.sleep(self._timing.watch_lag_s)  # most of it is under way
                 await self._fetch(RLJOBS, jobs.newer)
                 await self._fetch(PODS, pods.newer)
 
