@@ -193,7 +193,7 @@ def real_nodes(node_programs: None) -> Iterator[RealNodes]:
     settings = Settings(controller_manager=True, scheduler=True, controller_manager_arguments=noticing)
     with ControlPlane(settings) as plane, Node(plane, "node-a") as first, Node(plane, "node-b") as second:
         plane.install_crds()
-        offer_volumes(plane, plane.guard.folder / "volumes")
+        offer_volumes(plane, plane.guard.folder / "volumes", 64)
         yield RealNodes(plane, first, second)
 
 

