@@ -9,6 +9,7 @@ import random
 import secrets
 import signal
 import socket
+import string
 import time
 from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime
@@ -44,6 +45,7 @@ logger = logging.getLogger(__name__)
 
 _START_PAUSE_S = 1.0
 _EVENTS_STOP_S = 1.0
+_NONCE_LETTERS, _NONCE_LENGTH = string.ascii_lowercase + string.digits, 5
 
 
 class Unavailable(RLJobError):
@@ -144,7 +146,7 @@ class _Operator:
             self._inspector,
             timing=timing,
             now=now,
-            nonce=functools.partial(secrets.token_hex, 4),
+            nonce=_nonce,
             image=options.image,
             dry_run=options.dry_run,
         )
@@ -316,6 +318,10 @@ class _Operator:
 
     def _unready(self) -> str:
         return self._unhealthy() or ("" if self._ready else "the first list isn't complete")
+
+
+def _nonce() -> str:
+    return "".join(secrets.choice(_NONCE_LETTERS) for _ in range(_NONCE_LENGTH))
 
 
 async def _first_of(tasks: Any) -> None:

@@ -132,7 +132,11 @@ class Cache:
         view = pod_view(item) if item else None
         if known is None or view is None or view.pod.uid != pod_uid or view.resource_version < known.resource_version:
             return
-        pod = replace(known.pod, deletion_at=view.pod.deletion_at)
+        pod = replace(
+            known.pod,
+            deletion_at=view.pod.deletion_at,
+            deletion_grace_seconds=view.pod.deletion_grace_seconds,
+        )
         self._pods[job_uid][pod_uid] = replace(known, pod=pod)
 
     def forget_gone(self, job_uid: str, is_past: Callable[[ObservedPod], bool]) -> None:

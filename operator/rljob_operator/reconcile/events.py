@@ -6,13 +6,14 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 
 from rljob_operator.builders.owner import KubeObject, Owner
 from rljob_operator.kube.client import KubeClient
 from rljob_operator.kube.errors import KubeError
 from rljob_operator.metrics import OperatorMetrics
 from rljob_operator.planner.plan import JobEvent
+from rljob_operator.reconcile.views import time_text
 from rljob_operator.settings import Timing
 from rlruntime.spec.manifest import API_VERSION, KIND
 
@@ -82,7 +83,7 @@ class EventWriter:
             self._metrics.events_dropped.inc()
 
     def _body(self, owner: Owner, event: JobEvent) -> KubeObject:
-        time = self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        time = time_text(self._now())
         return {
             "apiVersion": "v1",
             "kind": "Event",

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 
 import aiohttp
 
 from rljob_operator.planner.observed import ObservedPod
 from rljob_operator.reconcile.cache import Cache
 from rljob_operator.reconcile.memory import Memories
-from rljob_operator.reconcile.views import JobView
+from rljob_operator.reconcile.views import JobView, time_text
 from rljob_operator.settings import Timing
 from rlruntime.spec.contract import STATUS_BYTES, STATUS_PATH, TrainerReport, port_of
 
@@ -98,8 +98,7 @@ class ProgressPoller:
         if report is None or report.uid != job.owner.uid or report.attempt > pod.attempt:
             return
         memory = self._memories.of(job.owner.uid)
-        time = self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        progress = report.to_progress(time)
+        progress = report.to_progress(time_text(self._now()))
         old = memory.progress if memory.progress_of == pod.uid else None
         same = old is not None and progress.model_copy(update={"update_time": old.update_time}) == old
         if same and memory.checkpoint == report.checkpoint:

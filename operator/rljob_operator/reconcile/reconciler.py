@@ -20,9 +20,10 @@ from rljob_operator.reconcile.execute import Executor, NamespaceGoing
 from rljob_operator.reconcile.inspect import PodInspector
 from rljob_operator.reconcile.memory import JobMemory, Memories
 from rljob_operator.reconcile.status import status_changes
-from rljob_operator.reconcile.views import JobView, time_of
+from rljob_operator.reconcile.views import JobView, time_of, time_text
 from rljob_operator.settings import Timing
-from rlruntime.spec.status import RLJobStatus
+from rlruntime.spec.contract import TerminationMessage
+from rlruntime.spec.status import CheckpointStatus, ProgressStatus, RLJobStatus
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +112,7 @@ class Reconciler:
         """Return all that is known of a job."""
         pods = self._cache.pods(job.owner.uid)
         judged = memory.verdict_generation == job.generation
-        said_by_ours = any(pod.uid == memory.progress_of for pod in pods)
+        progress, checkpoint = last_words(job, pods) or _answers(memory, pods)
         return Observed(
             owner=job.owner,
             spec=job.spec,
@@ -125,8 +126,8 @@ class Reconciler:
             template_problem=memory.template_problem if judged else "",
             refused=tuple(memory.refused.values()),
             pod_events=dict(memory.pod_events),
-            progress=memory.progress if said_by_ours else None,
-            checkpoint=memory.checkpoint if said_by_ours else None,
+            progress=progress,
+            checkpoint=checkpoint,
         )
 
     async def _carry_out(self, job: JobView, memory: JobMemory, observed: Observed, plan: Plan) -> float | None:
@@ -174,6 +175,33 @@ class Reconciler:
         if text != memory.logged_plan:
             memory.logged_plan = text
             logger.info("%s", text, extra=about(job))
+
+
+Said = tuple[ProgressStatus | None, CheckpointStatus | None]
+"""How far training is, and the newest checkpoint."""
+
+
+def last_words(job: JobView, pods: Iterable[ObservedPod]) -> Said | None:
+    """Return what trainer 0 of the current attempt said of its progress when it ended; None where it didn't."""
+    if job.spec is None:
+        return None
+    role = next(role.name for role in job.spec.roles if role.type == "Trainer")
+    for pod in pods:
+        if pod.slot != (role, 0) or pod.attempt != (job.status.attempt or 0) or pod.end is None:
+            continue
+        message = TerminationMessage.from_text(pod.end.message)
+        report = message.report if message is not None else None
+        if report is not None and report.uid == job.owner.uid and report.attempt <= pod.attempt:
+            time = pod.end.finished_at or pod.created_at
+            return report.to_progress(time_text(time) if time is not None else ""), report.checkpoint
+    return None
+
+
+def _answers(memory: JobMemory, pods: Iterable[ObservedPod]) -> Said:
+    """Return what the trainer said when it was last asked, if its pod is still there."""
+    if any(pod.uid == memory.progress_of for pod in pods):
+        return memory.progress, memory.checkpoint
+    return None, None
 
 
 def is_past(observed: Observed, status: RLJobStatus, pod: ObservedPod) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import ValidationError
@@ -141,6 +141,7 @@ def pod_view(item: KubeObject) -> PodView | None:
         node=(item.get("spec") or {}).get("nodeName") or "",
         ip=status.get("podIP") or "",
         deletion_at=time_of(about.get("deletionTimestamp")),
+        deletion_grace_seconds=about.get("deletionGracePeriodSeconds"),
         end=end,
         reason=status.get("reason") or "",
         message=status.get("message") or (_failed_other(status) if end is None else ""),
@@ -215,3 +216,8 @@ def time_of(text: Any) -> datetime | None:
         return datetime.fromisoformat(text) if text else None
     except (TypeError, ValueError):
         return None
+
+
+def time_text(time: datetime) -> str:
+    """Return a time as API objects give it, to the second."""
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

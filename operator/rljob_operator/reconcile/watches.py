@@ -55,7 +55,10 @@ class WatchMonitor:
             state.missed = True
 
     def opened(self, stream: Stream) -> None:
-        """A watch was opened: from now on nothing is missed."""
+        """A watch was opened: from now on nothing is missed.
+
+        That alone ends no silence: whatever loses what the server says may well let watches be opened.
+        """
         state = self._streams.get(stream)
         if state is None:
             return
@@ -63,7 +66,6 @@ class WatchMonitor:
         if state.missed:
             state.missed = False
             self._gap.set()
-        self.said(stream)
         if all(item.opened for item in self._streams.values()):
             self._open.set()
 

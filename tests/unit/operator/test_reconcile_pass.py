@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -420,3 +421,27 @@ def test_the_fake_server_keeps_the_rules_that_these_tests_rest_on() -> None:
         asyncio.run(kube.delete(PODS, NAMESPACE, "a", uid="another"))
     asyncio.run(kube.delete(PODS, NAMESPACE, "a", uid=made["metadata"]["uid"]))
     assert kube.names(PODS) == []
+
+
+def test_what_the_trainer_said_last_stands_in_the_status_of_a_job_that_succeeded() -> None:
+    report = {"uid": UID, "attempt": 0, "round": 0, "phase": "Succeeded", "totalFrames": 1000, "resumedFrames": 0}
+    report |= {"frames": 1000, "reward": 500.0, "checkpoint": {"frames": 1000, "path": "step-1000"}}
+    words = {"reason": "Succeeded", "message": "done", "report": report}
+    ended = {"exitCode": 0, "reason": "Completed", "message": json.dumps(words), "finishedAt": "2026-01-01T00:09:00Z"}
+
+    async def story(bench: Bench) -> None:
+        await bench.look()
+        bench.run_pod("ppo-trainer-0-0")
+        await bench.look()
+        statuses = [{"name": "rljob", "state": {"terminated": ended}}]
+        bench.play("ppo-trainer-0-0", phase="Succeeded", conditions=[], containerStatuses=statuses)
+        await bench.look()
+
+    bench = Bench()
+    bench.submit()
+    asyncio.run(story(bench))
+    status = bench.status()
+    assert status["phase"] == "Succeeded"
+    assert (status["progress"]["percent"], status["progress"]["reward"]) == (100, 500.0)
+    assert status["progress"]["updateTime"] == "2026-01-01T00:09:00Z"
+    assert status["checkpoint"]["path"] == "step-1000"
