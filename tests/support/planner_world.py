@@ -87,6 +87,8 @@ class World:
     uids: int = 0
     planned: RLJobSpec | None = None
     """The spec that the operator has planned for; an older one, where its cache is stale."""
+    done: set[int] = field(default_factory=set)
+    """Attempts whose first trainer has done its work."""
     permanent: bool = False
     """A pod ended with the code for a configuration that can't work."""
 
@@ -173,6 +175,8 @@ class World:
         after = replace(pod, phase=phase, ready=False, started=True, end=done, waiting=None, **fields)
         self._note(pod, _kinds(after))
         self.permanent |= code == 78
+        if code == 0 and pod.slot == (self.trainer, 0):
+            self.done.add(pod.attempt)
         self._store(after)
 
     def fail(self, name: str, kind: str, **fields: Any) -> None:
@@ -290,6 +294,7 @@ class World:
         uids = set(after.charged_pods if after else ()) - set(before.charged_pods if before else ())
         assert not uids & self.charged, f"charged twice: {uids & self.charged}"
         self.charged |= uids
+        assert new.phase != "Succeeded" or new.attempt in self.done, "succeeds, and its trainer isn't done"
         if any(item.type == "Suspended" and item.status == "True" for item in new.conditions):
             assert not self.pods, f"called suspended with {list(self.pods)}"
         self._check_attempts(old, new, faults, disruptions)
@@ -318,6 +323,7 @@ class World:
             assert faults + disruptions <= len({item.key for item in self.incidents}), "charged for nothing"
             return
         assert faults + disruptions == len(risen), f"{faults}+{disruptions} charges for {risen}"
+        assert (new.round or 0) == (old.round or 0) + len(risen), "a restart begins no round of its own"
         kinds = []
         for key in risen:
             found: set[str] = set().union(*(item.kinds for item in self.incidents if item.key == key))

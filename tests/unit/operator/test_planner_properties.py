@@ -129,7 +129,7 @@ class Sequence:
             if pod.phase in TERMINAL or not pod.started:
                 self.world.remove(name)
             else:
-                self.world.end(name, self.rng.choice((0, 75, 143, 137) if pod.role != "trainer" else (75, 143, 137)))
+                self.world.end(name, self.rng.choice((0, 75, 143, 137)))
         elif not pod.node:
             self.world.update(name, node=self.rng.choice([n for n in NODES if n not in self.world.lost_nodes] or ["c"]))
         elif not pod.started:
