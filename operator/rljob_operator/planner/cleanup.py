@@ -11,22 +11,43 @@ from rljob_operator.planner.times import parse
 from rlruntime.spec.policies import RunPolicy
 from rlruntime.spec.status import RLJobStatus
 
+LINGER = timedelta(seconds=10)
+"""How long a pod whose main container has ended is given to end itself. Its node says so of the container first; a pod
+that doesn't follow has other containers, which run on."""
+
 
 def finished(status: RLJobStatus) -> bool:
     """Return whether the job has succeeded or failed; nothing brings it back from there."""
     return status.completion_time is not None
 
 
-def deletions(policy: RunPolicy, pods: Iterable[ObservedPod]) -> list[DeletePod]:
-    """Return which pods of a finished job are deleted, whatever it ended with."""
+def deletions(policy: RunPolicy, pods: Iterable[ObservedPod], now: datetime) -> tuple[list[DeletePod], datetime | None]:
+    """Return which pods of a finished job are deleted, whatever it ended with, and when to look again."""
     if policy.clean_pod_policy == "None":
-        return []
-    everything = policy.clean_pod_policy == "All"
-    return [
-        DeletePod(pod.name, pod.uid)
-        for pod in pods
-        if not pod.gone and pod.deletion_at is None and (everything or pod.phase not in ("Succeeded", "Failed"))
-    ]
+        return [], None
+    found: list[DeletePod] = []
+    again_at: datetime | None = None
+    for pod in pods:
+        if pod.gone or pod.deletion_at is not None:
+            continue
+        if policy.clean_pod_policy != "All":
+            if pod.phase in ("Succeeded", "Failed"):
+                continue
+            due = _ends_by(pod, now)
+            if due is not None and now < due:
+                again_at = due if again_at is None else min(again_at, due)
+                continue
+        found.append(DeletePod(pod.name, pod.uid))
+    return found, again_at
+
+
+def _ends_by(pod: ObservedPod, now: datetime) -> datetime | None:
+    """Return when a pod whose main container has ended should be over; None where it hasn't.
+
+    The time is the node's, whose clock may be ahead: it isn't waited for longer than from now on.
+    """
+    ended_at = pod.end.finished_at if pod.end is not None else None
+    return None if ended_at is None else min(ended_at, now) + LINGER
 
 
 def expires_at(policy: RunPolicy, status: RLJobStatus) -> datetime | None:

@@ -68,8 +68,8 @@ def finish(
     draft.set("conditions", updated(observed.status.conditions, said, generation=observed.generation, now=draft.now))
     draft.event(phase, f"{reason}: {message}" if phase == "Failed" else message, warning=phase == "Failed")
     draft.creates.clear()
-    draft.deletes[:] = cleanup.deletions(spec.run_policy, observed.pods)
-    force(draft, observed)
+    draft.deletes.clear()
+    _clean(draft, observed, spec)
     if (ttl_s := spec.run_policy.ttl_seconds_after_finished) is not None:
         draft.wake_in(ttl_s)
     return draft.plan()
@@ -81,10 +81,17 @@ def aftermath(observed: Observed, spec: RLJobSpec, now: datetime) -> Plan:
     if expires is not None and expires <= now:
         return Plan(observed.status, delete_job=True)
     draft = Draft(observed.status, now)
-    draft.deletes.extend(cleanup.deletions(spec.run_policy, observed.pods))
-    force(draft, observed)
+    _clean(draft, observed, spec)
     draft.wake(expires)
     return draft.plan()
+
+
+def _clean(draft: Draft, observed: Observed, spec: RLJobSpec) -> None:
+    """Delete what the policy says, and by force what doesn't go."""
+    deletes, again_at = cleanup.deletions(spec.run_policy, observed.pods, draft.now)
+    draft.deletes.extend(deletes)
+    draft.wake(again_at)
+    force(draft, observed)
 
 
 def force(draft: Draft, observed: Observed) -> None:

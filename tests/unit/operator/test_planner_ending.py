@@ -129,9 +129,14 @@ def test_what_was_not_cleaned_up_before_a_crash_is_afterwards() -> None:
     assert (again.write, deleted(again)) == ("None", ["ppo-trainer-1-0"])
 
 
-def test_pod_whose_side_containers_run_on_is_still_running() -> None:
-    plan = plan_for(_job(ended(0, phase="Running"), *PODS[1:]))
-    assert deleted(plan) == ["ppo-trainer-0-0", "ppo-trainer-1-0", "ppo-engine-0-0"]
+def test_pod_whose_main_container_has_ended_gets_time_to_end_before_it_counts_as_running() -> None:
+    observed = _job(ended(0, phase="Running"), *PODS[1:])
+    first = plan_for(observed)
+    assert (deleted(first), first.requeue_after_s) == (["ppo-trainer-1-0", "ppo-engine-0-0"], 10.0)
+    spec = job_spec(roles=ROLES)
+    assert deleted(plan_for(seen(spec, ended(0), status=first.status), after_s=10)) == []
+    running_on = seen(spec, ended(0, phase="Running"), status=first.status)
+    assert deleted(plan_for(running_on, after_s=10)) == ["ppo-trainer-0-0"]
 
 
 @pytest.mark.parametrize(
