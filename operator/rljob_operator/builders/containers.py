@@ -103,7 +103,7 @@ def _probes(port: int) -> KubeObject:
         return {"httpGet": {"path": path, "port": port}, **timing}
 
     return {
-        "startupProbe": get(LIVENESS_PATH, periodSeconds=2, timeoutSeconds=2, failureThreshold=300),
+        "startupProbe": get(LIVENESS_PATH, periodSeconds=1, timeoutSeconds=2, failureThreshold=600),
         "livenessProbe": get(LIVENESS_PATH, periodSeconds=30, timeoutSeconds=10, failureThreshold=10),
-        "readinessProbe": get(READINESS_PATH, periodSeconds=5, timeoutSeconds=5, failureThreshold=3),
+        "readinessProbe": get(READINESS_PATH, periodSeconds=1, timeoutSeconds=5, failureThreshold=10),
     }

@@ -17,18 +17,35 @@ MODULES = sorted(
 )
 
 
-def test_importing_the_operator_loads_the_manifest_and_nothing_heavy() -> None:
-    imports = "\n".join(f"import {module}" for module in MODULES)
+PURE = [
+    module
+    for module in MODULES
+    if module.split(".")[1] in ("builders", "planner", "preview", "documents", "settings", "cli")
+]
+
+
+def loaded_by(modules: list[str]) -> set[str]:
+    """Return all modules that a new process has loaded once it has imported these."""
+    imports = "\n".join(f"import {module}" for module in modules)
     program = f"{imports}\nimport sys, json\nprint(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True)
-    loaded = json.loads(done.stdout)
-    outside = {"torch", "tensordict", "numpy", "gymnasium", "rich", "kopf", "kubernetes", "prometheus_client"}
-    assert outside & set(loaded) == set()
+    return set(json.loads(done.stdout))
+
+
+def test_importing_the_operator_loads_nothing_of_the_runtime_but_the_manifest_and_no_framework() -> None:
+    loaded = loaded_by(MODULES)
+    assert {"torch", "tensordict", "numpy", "gymnasium", "rich"} & loaded == set()
     # The registry is what the manifest and the errors rest on.
     allowed = ("rlruntime.spec", "rlruntime.errors", "rlruntime.registry")
     runtime = [name for name in loaded if name.startswith("rlruntime.")]
     assert [name for name in runtime if not name.startswith(allowed)] == []
-    assert set(MODULES) <= set(loaded)
+    assert set(MODULES) <= loaded
+
+
+def test_what_is_built_and_planned_needs_neither_kopf_nor_a_client() -> None:
+    loaded = loaded_by(PURE)
+    assert {"kopf", "kubernetes", "aiohttp", "prometheus_client"} & loaded == set()
+    assert set(PURE) <= loaded
 
 
 def test_importing_the_bare_package_loads_nothing_of_the_runtime() -> None:

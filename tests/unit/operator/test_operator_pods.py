@@ -90,9 +90,9 @@ TRAINER_POD: KubeObject = {
                 ],
                 "startupProbe": {
                     "httpGet": {"path": "/healthz", "port": 9400},
-                    "periodSeconds": 2,
+                    "periodSeconds": 1,
                     "timeoutSeconds": 2,
-                    "failureThreshold": 300,
+                    "failureThreshold": 600,
                 },
                 "livenessProbe": {
                     "httpGet": {"path": "/healthz", "port": 9400},
@@ -102,9 +102,9 @@ TRAINER_POD: KubeObject = {
                 },
                 "readinessProbe": {
                     "httpGet": {"path": "/readyz", "port": 9400},
-                    "periodSeconds": 5,
+                    "periodSeconds": 1,
                     "timeoutSeconds": 5,
-                    "failureThreshold": 3,
+                    "failureThreshold": 10,
                 },
                 "terminationMessagePolicy": "FallbackToLogsOnError",
                 "securityContext": {
