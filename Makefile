@@ -1,6 +1,7 @@
 # What can be done here; `make` alone lists it. Needs Python 3.11 or newer, make and git; everything else is installed into .venv.
 #
-# PYTHON chooses the interpreter, as in `make setup PYTHON=python3.12`; PYTEST_ARGS adds to `make test`, BENCH_ARGS to `make bench`.
+# PYTHON chooses the interpreter, as in `make setup PYTHON=python3.12`; PYTEST_ARGS adds to `make test` and `make e2e`,
+# BENCH_ARGS to `make bench`, CLUSTER_ARGS to `make cluster`.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -10,6 +11,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+CLUSTER_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 EXAMPLE := examples/01-ppo-cartpole.yaml
@@ -40,12 +42,16 @@ check: setup ## Run what CI runs first: lint, types, import rules, generated fil
 	$(BIN)/python tools/check_docs.py
 
 .PHONY: test
-test: setup ## Run the tests, but whole jobs (e2e) and those that need a GPU; prints the coverage
+test: setup ## Run the tests, a real Kubernetes API server included, but not whole jobs (e2e), nor those that need a GPU
 	$(BIN)/pytest -m "not e2e and not gpu" -n 2 --cov $(PYTEST_ARGS)
 
 .PHONY: e2e
-e2e: setup ## Run whole jobs from the command line until they reach their reward; a minute or two
-	$(BIN)/pytest -m e2e $(PYTEST_ARGS)
+e2e: setup ## Run whole jobs, from the command line and, as root, on real nodes; RLJOB_E2E=required fails where it would skip
+	$(BIN)/pytest -m e2e -n 2 --dist loadfile $(PYTEST_ARGS)
+
+.PHONY: cluster
+cluster: setup ## Start a Kubernetes on this machine, print its KUBECONFIG, end it on Ctrl-C; CLUSTER_ARGS=--help says more
+	$(BIN)/python tests/cluster/start.py $(CLUSTER_ARGS)
 
 PEERS := .cache/peers
 
