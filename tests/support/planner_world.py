@@ -314,11 +314,13 @@ class World:
         if new.attempt != old.attempt:
             risen.append((self.trainer, -1, old.attempt or 0))
         had = old.restarts.slots if old.restarts else {}
+        done = {role.name: parse_ranges(role.done) for role in old.roles}
         for place, attempt in (new.restarts.slots if new.restarts else {}).items():
             role, index = place.split("/")
             was = had.get(place, old.activation.round)
             if attempt != was and int(index) < self.planned_for(role):
                 risen.append((role, int(index), was))
+                assert int(index) not in done.get(role, ()), f"{place} restarts, and its work was done"
         if new.phase in TERMINAL:
             assert faults + disruptions <= len({item.key for item in self.incidents}), "charged for nothing"
             return

@@ -12,8 +12,8 @@ from rlruntime.spec.policies import RunPolicy
 from rlruntime.spec.status import RLJobStatus
 
 LINGER = timedelta(seconds=10)
-"""How long a pod whose main container has ended is given to end itself. Its node says so of the container first; a pod
-that doesn't follow has other containers, which run on."""
+"""How long after the job a pod is given to end whose main container has ended. Its node says so of the container first;
+a pod that doesn't follow has other containers, which run on."""
 
 
 def finished(status: RLJobStatus) -> bool:
@@ -21,33 +21,26 @@ def finished(status: RLJobStatus) -> bool:
     return status.completion_time is not None
 
 
-def deletions(policy: RunPolicy, pods: Iterable[ObservedPod], now: datetime) -> tuple[list[DeletePod], datetime | None]:
+def deletions(
+    policy: RunPolicy, pods: Iterable[ObservedPod], *, completed: datetime, now: datetime
+) -> tuple[list[DeletePod], datetime | None]:
     """Return which pods of a finished job are deleted, whatever it ended with, and when to look again."""
     if policy.clean_pod_policy == "None":
         return [], None
+    due = completed + LINGER
     found: list[DeletePod] = []
-    again_at: datetime | None = None
+    waits = False
     for pod in pods:
         if pod.gone or pod.deletion_at is not None:
             continue
         if policy.clean_pod_policy != "All":
             if pod.phase in ("Succeeded", "Failed"):
                 continue
-            due = _ends_by(pod, now)
-            if due is not None and now < due:
-                again_at = due if again_at is None else min(again_at, due)
+            if pod.end is not None and now < due:
+                waits = True
                 continue
         found.append(DeletePod(pod.name, pod.uid))
-    return found, again_at
-
-
-def _ends_by(pod: ObservedPod, now: datetime) -> datetime | None:
-    """Return when a pod whose main container has ended should be over; None where it hasn't.
-
-    The time is the node's, whose clock may be ahead: it isn't waited for longer than from now on.
-    """
-    ended_at = pod.end.finished_at if pod.end is not None else None
-    return None if ended_at is None else min(ended_at, now) + LINGER
+    return found, due if waits else None
 
 
 def expires_at(policy: RunPolicy, status: RLJobStatus) -> datetime | None:

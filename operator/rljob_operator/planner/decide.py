@@ -14,22 +14,22 @@ from rljob_operator.builders.claims import claim_of
 from rljob_operator.builders.names import token_name
 from rljob_operator.planner import children, cleanup, restarts, scaling, suspension
 from rljob_operator.planner.budget import Charge, charged, exceeded, waits_until
-from rljob_operator.planner.conditions import Said, durability, find, updated
+from rljob_operator.planner.conditions import Said, find, updated
 from rljob_operator.planner.deadlines import deadline
 from rljob_operator.planner.draft import Draft
-from rljob_operator.planner.ending import aftermath, finish, force, success
+from rljob_operator.planner.ending import aftermath, finish, success
 from rljob_operator.planner.observed import Observed
 from rljob_operator.planner.outcomes import words_of
-from rljob_operator.planner.phase import phase
 from rljob_operator.planner.plan import Plan
+from rljob_operator.planner.report import conclude, report
 from rljob_operator.planner.roster import Roster, Slot, roster
 from rljob_operator.planner.startup_order import TIER, open_tier
-from rljob_operator.planner.summary import elastic, ready_text, roles
+from rljob_operator.planner.summary import roles
 from rljob_operator.planner.times import parse, stamp
-from rljob_operator.planner.waiting import TROUBLES, Hold, Readiness, readiness, to_inspect
+from rljob_operator.planner.waiting import Hold
 from rlruntime.errors import ConfigError
 from rlruntime.spec.manifest import MANAGED_BY, RLJobSpec
-from rlruntime.spec.status import ActivationStatus, RLJobStatus, RoleStatus
+from rlruntime.spec.status import ActivationStatus, RLJobStatus
 
 STALE_S = 5.0
 """Seconds after which a job is looked at again whose status is older than its pods; its news comes sooner."""
@@ -106,7 +106,7 @@ def _suspend(draft: Draft, observed: Observed, spec: RLJobSpec) -> Plan:
     if not left and before != "Suspended":
         draft.event("Suspended", message)
     draft.deletes.extend(suspension.deletions(observed.pods))
-    _conclude(draft, observed, spec, counts, said)
+    conclude(draft, observed, spec, counts, said)
     return draft.plan()
 
 
@@ -146,8 +146,9 @@ def _run(draft: Draft, observed: Observed, spec: RLJobSpec, *, image: str, nonce
                 children.pods(observed.owner, spec, new, round_=draft.get("round"), image=image, secret=secret)
             )
         except ConfigError as error:
-            return finish(draft, observed, spec, phase="Failed", reason="TemplateInvalid", message=str(error))
-    _report(draft, observed, spec, places, holds, activation, faults)
+            problem = "TemplateInvalid", str(error)
+            return finish(draft, observed, spec, phase="Failed", reason=problem[0], message=problem[1], faults=faults)
+    report(draft, observed, spec, places, holds, activation, faults)
     limit = deadline(spec.run_policy, activated=activation.time, running=draft.get("running_time"))
     draft.wake(limit.at if limit else None)
     return draft.plan()
@@ -246,64 +247,3 @@ def _missing(draft: Draft, places: Roster) -> tuple[list[Slot], dict[int, Hold]]
         else:
             new.append(slot)
     return new, holds
-
-
-def _report(
-    draft: Draft,
-    observed: Observed,
-    spec: RLJobSpec,
-    places: Roster,
-    holds: dict[int, Hold],
-    activation: ActivationStatus,
-    faults: dict[str, int],
-) -> None:
-    """Say how the job is: its phase, what it waits for, its counts."""
-    found = readiness(
-        places.slots,
-        holds,
-        refused=observed.refused,
-        pod_events=observed.pod_events,
-        until=draft.restarts.next_attempt_time,
-        last=draft.restarts.last_message,
-    )
-    leaving = any(slot.pod is not None and slot.pod.deletion_at is not None for slot in places.slots)
-    restarting = leaving or any(hold in ("BackOff", "Terminating") for hold in holds.values())
-    before = observed.status.phase
-    now_phase = phase(ready=found.ready, restarting=restarting, before=before)
-    draft.set("phase", now_phase)
-    draft.set("reason", None if found.ready else found.reason)
-    draft.set("message", None if found.ready else found.message)
-    if found.ready and draft.get("running_time") is None:
-        draft.set("running_time", stamp(draft.now))
-        began = parse(activation.time) or draft.now
-        draft.set("pre_running_seconds", max(0, int((draft.now - began).total_seconds())))
-    counts = roles(spec, observed.status.roles, places, faults)
-    if now_phase == "Running" and before != "Running":
-        draft.event("Running", f"{ready_text(counts)} pods are ready")
-    _warn(draft, observed.status, found)
-    draft.inspect_pods, look_at = to_inspect(places.slots, draft.now)
-    draft.wake(look_at)
-    said = [Said("PodsReady", found.ready, found.reason, found.message)]
-    if find(observed.status.conditions, "Suspended") is not None:
-        said.append(Said("Suspended", False, "Resumed"))
-    _conclude(draft, observed, spec, counts, said)
-
-
-def _warn(draft: Draft, status: RLJobStatus, found: Readiness) -> None:
-    """Write an event about what somebody may have to see to, once."""
-    said = find(status.conditions, "PodsReady")
-    if not found.ready and found.reason in TROUBLES and (said is None or said.reason != found.reason):
-        draft.event(found.reason, found.message, warning=True)
-
-
-def _conclude(
-    draft: Draft, observed: Observed, spec: RLJobSpec, counts: tuple[RoleStatus, ...], said: list[Said]
-) -> None:
-    """Set what every pass over an unfinished job ends with."""
-    draft.set("roles", counts)
-    draft.set("ready", ready_text(counts))
-    draft.set("elastic", elastic(observed.owner, spec, observed.pods))
-    said.append(durability(observed.owner, spec.storage))
-    conditions = observed.status.conditions
-    draft.set("conditions", updated(conditions, said, generation=observed.generation, now=draft.now))
-    force(draft, observed)

@@ -12,7 +12,7 @@ from rljob_operator.planner.observed import Observed
 from rljob_operator.planner.outcomes import outcome
 from rljob_operator.planner.plan import DeletePod, JobEvent, Plan
 from rljob_operator.planner.summary import elastic, ready_text, roles
-from rljob_operator.planner.times import stamp
+from rljob_operator.planner.times import parse, stamp
 from rlruntime.spec.contract import TerminationMessage
 from rlruntime.spec.manifest import RLJobSpec
 
@@ -88,7 +88,8 @@ def aftermath(observed: Observed, spec: RLJobSpec, now: datetime) -> Plan:
 
 def _clean(draft: Draft, observed: Observed, spec: RLJobSpec) -> None:
     """Delete what the policy says, and by force what doesn't go."""
-    deletes, again_at = cleanup.deletions(spec.run_policy, observed.pods, draft.now)
+    completed = parse(draft.get("completion_time")) or draft.now
+    deletes, again_at = cleanup.deletions(spec.run_policy, observed.pods, completed=completed, now=draft.now)
     draft.deletes.extend(deletes)
     draft.wake(again_at)
     force(draft, observed)
