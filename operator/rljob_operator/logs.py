@@ -18,11 +18,20 @@ def configure(form: Format, *, debug: bool) -> None:
     """Have all entries written to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if form == "json" else _Text())
+    if not debug:
+        handler.addFilter(_without_traces_of_kopf)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.DEBUG if debug else logging.INFO)
     for name, level in (("kopf", logging.WARNING), ("aiohttp", logging.WARNING), ("asyncio", logging.WARNING)):
         logging.getLogger(name).setLevel(logging.DEBUG if debug else level)
+
+
+def _without_traces_of_kopf(record: logging.LogRecord) -> bool:
+    """kopf shows its own insides where the API server merely refused something; the message says what."""
+    if record.name.partition(".")[0] == "kopf":
+        record.exc_info, record.exc_text = None, None
+    return True
 
 
 def _about(record: logging.LogRecord) -> dict[str, object]:

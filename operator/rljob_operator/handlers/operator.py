@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import logging
 import random
 import secrets
@@ -64,6 +65,7 @@ async def run(options: Options, decide: Decide, timing: Timing | None = None) ->
     timing = timing or Timing()
     stop = _Stop()
     stop.listen()
+    _calm_the_collector()
     connection = await Connection.load(options.kubeconfig, options.context)
     operator = _Operator(options, timing, decide, connection)
     try:
@@ -318,6 +320,16 @@ class _Operator:
 
     def _unready(self) -> str:
         return self._unhealthy() or ("" if self._ready else "the first list isn't complete")
+
+
+def _calm_the_collector() -> None:
+    """Spare the garbage collector what was imported, and objects by the thousand that soon go by themselves.
+
+    Reading the events of a busy cluster it would take an eighth of the time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 def _nonce() -> str:

@@ -24,7 +24,7 @@ _SERVER_TIMEOUT_S, _CLIENT_TIMEOUT_S, _CONNECT_TIMEOUT_S = 300, 330, 10
 _INACTIVITY_S = 70.0
 """Bookmarks come every 60 s. A watch that says nothing for longer is held open by something that lost the server."""
 _EXIT_S = 20.0
-_BACKOFF_MAX_S = 10.0
+_BACKOFF_MAX_S = 5.0
 
 
 class _Forever:

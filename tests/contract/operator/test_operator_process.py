@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 import yaml
+from cluster_harness import products
 from cluster_harness.cluster import CRDS, wait_for
 from cluster_harness.control_plane import ControlPlane
+from cluster_harness.fixtures import programs
 from operator_place import JOBS, Own, job_document
-from operator_process import USER
+from operator_process import USER, OperatorProcess, account_for_all
 from played_kubelet import end_pod, run_all, run_pod
 from rljob_operator.handlers import operator
 from rljob_operator.planner.decide import decide
@@ -146,9 +148,6 @@ def test_probes_and_metrics_tell_of_the_operator(own: Own) -> None:
 
 
 def test_a_cluster_without_our_definition_is_refused() -> None:
-    from cluster_harness import products
-    from cluster_harness.fixtures import programs
-
     programs(products.API_SERVER)
     with ControlPlane() as bare:
         code, words = run_to_its_end(bare.kubeconfig, "--all-namespaces")
@@ -165,6 +164,16 @@ def test_a_cluster_without_our_definition_is_refused() -> None:
 
         words = wait_for("the older definition is refused", refusal, deadline_s=30.0)
         assert "spec.runPolicy.nodeLostSeconds" in words
+
+
+def test_an_operator_whose_definition_is_taken_away_ends() -> None:
+    programs(products.API_SERVER)
+    with ControlPlane() as bare:
+        bare.install_crds()
+        with OperatorProcess(account_for_all(bare), "--all-namespaces") as process:
+            bare.kubectl("delete", "crd", "rljobs.rljob.io")
+            code = wait_for("it has ended", lambda: process.process.returncode, deadline_s=60.0)
+        assert code == 1
 
 
 def older_crd() -> dict[str, Any]:
