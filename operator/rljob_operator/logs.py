@@ -19,7 +19,7 @@ def configure(form: Format, *, debug: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if form == "json" else _Text())
     if not debug:
-        handler.addFilter(_without_traces_of_kopf)
+        handler.addFilter(_without_noise_of_kopf)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.DEBUG if debug else logging.INFO)
@@ -27,11 +27,15 @@ def configure(form: Format, *, debug: bool) -> None:
         logging.getLogger(name).setLevel(logging.DEBUG if debug else level)
 
 
-def _without_traces_of_kopf(record: logging.LogRecord) -> bool:
-    """kopf shows its own insides where the API server merely refused something; the message says what."""
-    if record.name.partition(".")[0] == "kopf":
-        record.exc_info, record.exc_text = None, None
-    return True
+def _without_noise_of_kopf(record: logging.LogRecord) -> bool:
+    """kopf tells of every request that it tries again, and shows its own insides where the server refused something.
+
+    Of the first its session tells in fewer words; of the second the message says enough.
+    """
+    if record.name.partition(".")[0] != "kopf":
+        return True
+    record.exc_info, record.exc_text = None, None
+    return not record.getMessage().startswith("Request attempt ")
 
 
 def _about(record: logging.LogRecord) -> dict[str, object]:

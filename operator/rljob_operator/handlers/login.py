@@ -45,6 +45,7 @@ class Login:
         self._monotonic = monotonic
         self._last_s = float("-inf")
         self._pause_s = 0.0
+        self._problems: dict[str, str] = {}
 
     async def __call__(self, **_: Any) -> kopf.AiohttpSession:
         """Return a session; a server that refuses one after the other is asked ever more rarely."""
@@ -73,14 +74,25 @@ class Login:
         verb = "watch" if is_watch else "get" if name else "list"
         try:
             response = await handler(request)
-        except BaseException:
+        except BaseException as error:
             self._metrics.count_request(verb, resource, "error")
+            if isinstance(error, Exception):
+                self._tell(f"{verb} {resource}", type(error).__name__)
             raise
         self._metrics.count_request(verb, resource, response.status)
+        self._tell(f"{verb} {resource}", "" if response.status < 400 else str(response.status))
         if is_watch and response.status == 200:
             self._monitor.opened(stream)
             response.content = _Heard(response.content, lambda: self._monitor.said(stream))  # type: ignore[assignment]
         return response
+
+    def _tell(self, request: str, problem: str) -> None:
+        """Log once that a request doesn't get through, and once that it does again."""
+        if problem and self._problems.get(request) != problem:
+            logger.warning("%s: %s; it is tried until it succeeds", request, problem)
+            self._problems[request] = problem
+        elif not problem and self._problems.pop(request, ""):
+            logger.info("%s: succeeds again", request)
 
 
 class _Heard:
