@@ -15,6 +15,7 @@ from rljob_operator.builders.owner import KubeObject, Owner
 from rljob_operator.planner.observed import ContainerEnd, ObservedPod
 from rljob_operator.planner.scaling import desired
 from rljob_operator.planner.seen import parse_ranges
+from rljob_operator.planner.times import parse
 
 from rlruntime.spec.contract import LABEL_ATTEMPT, LABEL_INDEX, LABEL_ROLE
 from rlruntime.spec.manifest import RLJobSpec
@@ -284,6 +285,15 @@ class World:
         self.created[pod.slot] = pod.attempt
         written = self.attempt_of(pod.role, pod.index)
         assert pod.attempt == written, f"{pod.name} is created, and the status says {written}"
+        assert not self._early(pod), f"{pod.name} is created before its wait is over"
+
+    def _early(self, pod: ObservedPod) -> bool:
+        """Return whether a restarted pod comes before the time that the status gives."""
+        if self.job is None or (begun := self.job.status.activation) is None or self.job.status.restarts is None:
+            return False
+        first = begun.attempt if pod.role == self.trainer else begun.round
+        due = parse(self.job.status.restarts.next_attempt_time)
+        return pod.attempt > first and due is not None and self.now < due
 
     def _check_status(self, old: RLJobStatus, new: RLJobStatus) -> None:
         assert old.phase not in TERMINAL, f"the status of a job that has {old.phase} is written"
