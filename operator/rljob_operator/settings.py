@@ -55,7 +55,9 @@ class Timing:
     pod_events_hold_s: float = 0.05
     """What happens to the pods of a job within this time makes one pass."""
     counts_hold_s: float = 1.0
-    """A status that differs in counts alone waits so long, so that n pods that become ready make one write."""
+    counts_hold_max_s: float = 10.0
+    """A status that differs in counts alone waits so long, so that n pods that become ready make one write: a second,
+    and more where everything takes longer, since a write of the status costs the API server more than one of a pod."""
     progress_write_s: float = 15.0
     """Between two writes of a status that differs in progress alone."""
     progress_poll_s: float = 15.0

@@ -47,6 +47,8 @@ class Bench:
     dry_run: bool = False
     seconds: float = 1000.0
     """Of the clock that never jumps; the other follows it."""
+    pace_s: float = 0.0
+    """How long passes are said to take."""
 
     def __post_init__(self) -> None:
         self.start()
@@ -59,7 +61,12 @@ class Bench:
         self.added: list[str] = []
         self.delays: list[float] = []
         executor = Executor(
-            self.kube, self.cache, timing=self.timing, monotonic=self.monotonic, on_status=lambda *_: None
+            self.kube,
+            self.cache,
+            timing=self.timing,
+            monotonic=self.monotonic,
+            pace_s=lambda: self.pace_s,
+            on_status=lambda *_: None,
         )
         self.events = EventWriter(
             self.kube,

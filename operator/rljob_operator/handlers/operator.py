@@ -105,11 +105,20 @@ class _Operator:
         self._cache = Cache(monotonic)
         self._monitor = WatchMonitor(streams(self._namespaces), monotonic=monotonic, time=time.time)
         memories = Memories()
+        self._queue = WorkQueue(
+            self._work,
+            timing=timing,
+            metrics=metrics,
+            about=self._about,
+            monotonic=monotonic,
+            uniform=uniform,
+        )
         executor = Executor(
             self._client,
             self._cache,
             timing=timing,
             monotonic=monotonic,
+            pace_s=lambda: self._queue.pace_s,
             on_status=functools.partial(tell_status, metrics),
         )
         self._events = EventWriter(
@@ -120,14 +129,6 @@ class _Operator:
             monotonic=monotonic,
             suffix=functools.partial(secrets.token_hex, 8),
             instance=socket.gethostname(),
-        )
-        self._queue = WorkQueue(
-            self._work,
-            timing=timing,
-            metrics=metrics,
-            about=self._about,
-            monotonic=monotonic,
-            uniform=uniform,
         )
         self._inspector = PodInspector(
             self._client,

@@ -13,6 +13,8 @@ Outcome = Literal["Done", "Permanent", "Disruption", "Fault"]
 
 MAX_WORDS = 1024
 """Most characters of a pod's own words that are quoted."""
+CLOCKS_APART = timedelta(seconds=5)
+"""How far a node's clock, which says when a container ended, may be behind the API server's."""
 
 _OF_THE_NODE = frozenset(
     {
@@ -62,7 +64,7 @@ def of_infrastructure(pod: ObservedPod) -> bool:
     if ended is None or pod.deletion_grace_seconds is None:
         return True
     asked = pod.deletion_at - timedelta(seconds=pod.deletion_grace_seconds)
-    return ended >= asked
+    return ended >= asked - CLOCKS_APART
 
 
 def reason_of(pod: ObservedPod) -> str:

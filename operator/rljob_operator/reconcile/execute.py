@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_PASSES_HELD = 4
+
 
 class NamespaceGoing(Exception):
     """The job's namespace is being deleted: there is nothing to be done for it any more."""
@@ -54,6 +56,7 @@ class Executor:
 
     Args:
         monotonic: seconds on a clock that never jumps.
+        pace_s: returns how long a pass takes of late, in seconds.
         on_status: told of every status that was written: the job as it was, and its new status.
     """
 
@@ -64,10 +67,11 @@ class Executor:
         *,
         timing: Timing,
         monotonic: Callable[[], float],
+        pace_s: Callable[[], float],
         on_status: Callable[[JobView, RLJobStatus], None],
     ) -> None:
         self._client, self._cache = client, cache
-        self._timing, self._monotonic, self._on_status = timing, monotonic, on_status
+        self._timing, self._monotonic, self._pace_s, self._on_status = timing, monotonic, pace_s, on_status
         self._verdicts = Verdicts(client, keep_s=timing.verdict_s, monotonic=monotonic)
 
     async def judge(self, job: JobView, memory: JobMemory, pods: Iterable[KubeObject]) -> None:
@@ -99,7 +103,7 @@ class Executor:
         if plan.write != "Now":
             if memory.differs_since_s is None:
                 memory.differs_since_s = now_s
-            due_s = memory.differs_since_s + self._timing.counts_hold_s
+            due_s = memory.differs_since_s + self._hold_s()
             if is_progress_alone(changes):
                 due_s = memory.written_at_s + self._timing.progress_write_s
             if now_s < due_s:
@@ -114,6 +118,9 @@ class Executor:
         self._cache.wrote_status(owner.uid, plan.status, version_of(answer))
         self._on_status(job, plan.status)
         return Written(holds=True)
+
+    def _hold_s(self) -> float:
+        return min(self._timing.counts_hold_max_s, self._timing.counts_hold_s + _PASSES_HELD * self._pace_s())
 
     async def delete_pods(self, job: JobView, deletes: Iterable[DeletePod]) -> None:
         """Delete pods; one that is another by now, or gone, is left.

@@ -16,6 +16,8 @@ from rljob_operator.settings import Timing
 
 logger = logging.getLogger(__name__)
 
+_PACE_WEIGHT = 0.05
+
 Work = Callable[[str], Awaitable[float | None]]
 """One pass over a key. Returns seconds after which the key wants to be looked at again, or None; raises what it can't
 handle."""
@@ -52,6 +54,7 @@ class WorkQueue:
         self._heap: list[tuple[float, str]] = []
         self._sooner = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._pace_s = 0.0
 
     def add(self, key: str) -> None:
         """Have ``key`` looked at as soon as there is a worker."""
@@ -88,6 +91,11 @@ class WorkQueue:
         self._tasks.append(asyncio.create_task(self._alarm(), name="alarm of the queue"))
 
     @property
+    def pace_s(self) -> float:
+        """Seconds that a key takes of late, from its adding to the end of its pass."""
+        return self._pace_s
+
+    @property
     def is_alive(self) -> bool:
         """Whether all workers and the alarm run."""
         return bool(self._tasks) and not any(task.done() for task in self._tasks)
@@ -103,7 +111,8 @@ class WorkQueue:
         while True:
             key = await self._ready.get()
             began = self._monotonic()
-            self._metrics.queue_latency.observe(began - self._queued.pop(key))
+            added = self._queued.pop(key)
+            self._metrics.queue_latency.observe(began - added)
             self._metrics.queue_depth.set(len(self._queued))
             self._working.add(key)
             self._due.pop(key, None)  # this pass says anew when it wants to come back
@@ -111,7 +120,9 @@ class WorkQueue:
                 await self._pass(key)
             finally:
                 self._working.discard(key)
-                self._metrics.reconcile_duration.observe(self._monotonic() - began)
+                ended = self._monotonic()
+                self._metrics.reconcile_duration.observe(ended - began)
+                self._pace_s += _PACE_WEIGHT * (ended - added - self._pace_s)
             if key in self._again:
                 self._again.discard(key)
                 self.add(key)

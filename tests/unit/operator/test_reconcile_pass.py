@@ -75,6 +75,18 @@ def test_counts_alone_are_written_after_a_second() -> None:
     assert bench.status()["ready"] == "1/4"
 
 
+@pytest.mark.parametrize(("pace_s", "hold_s"), [(0.5, 3.0), (60.0, 10.0)])
+def test_counts_wait_longer_where_everything_takes_longer(pace_s: float, hold_s: float) -> None:
+    async def story(bench: Bench) -> float | None:
+        await bench.look()
+        bench.run_pod("ppo-trainer-0-0")
+        return await bench.look()
+
+    bench = Bench(pace_s=pace_s)
+    bench.submit(**FOUR)
+    assert asyncio.run(story(bench)) == pytest.approx(hold_s)
+
+
 def test_progress_alone_is_written_at_most_once_in_fifteen_seconds() -> None:
     async def story(bench: Bench) -> list[float]:
         await bench.look()
