@@ -59,7 +59,7 @@ class Timing:
     """A status that differs in counts alone waits so long, so that n pods that become ready make one write: a second,
     and more where everything takes longer, since a write of the status costs the API server more than one of a pod."""
     progress_write_s: float = 15.0
-    """Between two writes of a status that differs in progress alone."""
+    """Between two writes of a status that differs in progress or in the words of conditions alone."""
     progress_poll_s: float = 15.0
     """Between two questions to a trainer; varied by a fifth."""
     event_repeat_s: float = 600.0

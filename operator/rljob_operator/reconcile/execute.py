@@ -23,7 +23,7 @@ from rljob_operator.planner.observed import CreateRefused
 from rljob_operator.planner.plan import DeletePod, Plan
 from rljob_operator.reconcile.cache import Cache
 from rljob_operator.reconcile.memory import JobMemory
-from rljob_operator.reconcile.status import is_progress_alone, status_changes, status_patch
+from rljob_operator.reconcile.status import is_talk_alone, status_changes, status_patch
 from rljob_operator.reconcile.verdicts import Verdicts
 from rljob_operator.reconcile.views import JobView, controller_uid, version_of
 from rljob_operator.settings import CREATES_AT_ONCE, Timing
@@ -104,7 +104,7 @@ class Executor:
             if memory.differs_since_s is None:
                 memory.differs_since_s = now_s
             due_s = memory.differs_since_s + self._hold_s()
-            if is_progress_alone(changes):
+            if is_talk_alone(job.status, plan.status):
                 due_s = memory.written_at_s + self._timing.progress_write_s
             if now_s < due_s:
                 return Written(holds=True, wait_s=due_s - now_s)

@@ -9,8 +9,6 @@ from rljob_operator.builders.owner import KubeObject
 from rljob_operator.reconcile.views import JobView
 from rlruntime.spec.status import RLJobStatus
 
-_PROGRESS = frozenset({"progress", "checkpoint"})
-
 
 def status_changes(stored: RLJobStatus, wanted: RLJobStatus) -> KubeObject:
     """Return the merge patch from ``stored`` to ``wanted``; empty where they are the same.
@@ -28,9 +26,18 @@ def status_patch(job: JobView, changes: KubeObject) -> KubeObject:
     return {"metadata": guard, "status": changes}
 
 
-def is_progress_alone(changes: Mapping[str, Any]) -> bool:
-    """Return whether nothing but what the trainer said has changed."""
-    return changes.keys() <= _PROGRESS
+def is_talk_alone(stored: RLJobStatus, wanted: RLJobStatus) -> bool:
+    """Return whether nothing but words has changed: what the trainer said, or the messages of conditions.
+
+    A scheduler's words count nodes, and change with each that comes or goes.
+    """
+    return _without_talk(stored) == _without_talk(wanted)
+
+
+def _without_talk(status: RLJobStatus) -> RLJobStatus:
+    conditions = tuple(item.model_copy(update={"message": ""}) for item in status.conditions)
+    silent = {"progress": None, "checkpoint": None, "message": None, "conditions": conditions}
+    return status.model_copy(update=silent)
 
 
 def _document(status: RLJobStatus) -> KubeObject:

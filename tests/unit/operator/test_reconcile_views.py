@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rljob_operator.builders.owner import KubeObject, Owner
 from rljob_operator.planner.observed import ContainerEnd, ObservedPod, Trouble
-from rljob_operator.reconcile.status import is_progress_alone, status_changes, status_patch
+from rljob_operator.reconcile.status import is_talk_alone, status_changes, status_patch
 from rljob_operator.reconcile.views import JobView, pod_view
 
 from rlruntime.spec.status import Condition, ProgressStatus, RestartsStatus, RLJobStatus
@@ -148,11 +148,14 @@ def test_equal_statuses_have_no_patch() -> None:
     assert status_changes(status, status.model_copy(deep=True)) == {}
 
 
-def test_progress_alone_is_told_from_counts() -> None:
-    assert is_progress_alone(status_changes(RLJobStatus(), RLJobStatus(progress=ProgressStatus(frames=1))))
-    assert not is_progress_alone(
-        status_changes(RLJobStatus(), RLJobStatus(ready="1/1", progress=ProgressStatus(frames=1)))
-    )
+def test_what_is_only_said_is_told_from_what_is() -> None:
+    waits = RLJobStatus(message="1 node", conditions=(Condition(type="PodsReady", status="False", message="1 node"),))
+    says = RLJobStatus(message="2 nodes", conditions=(Condition(type="PodsReady", status="False", message="2 nodes"),))
+    runs = RLJobStatus(message="1 node", conditions=(Condition(type="PodsReady", status="True", message="1 node"),))
+    assert is_talk_alone(waits, says)
+    assert not is_talk_alone(waits, runs)
+    assert is_talk_alone(RLJobStatus(), RLJobStatus(progress=ProgressStatus(frames=1)))
+    assert not is_talk_alone(RLJobStatus(), RLJobStatus(ready="1/1", progress=ProgressStatus(frames=1)))
 
 
 def test_a_patch_is_guarded_by_uid_and_version() -> None:
