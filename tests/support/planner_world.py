@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from rljob_operator.builders.owner import KubeObject, Owner
 from rljob_operator.planner.observed import ContainerEnd, ObservedPod
+from rljob_operator.planner.outcomes import CLOCKS_APART
 from rljob_operator.planner.scaling import desired
 from rljob_operator.planner.seen import parse_ranges
 from rljob_operator.planner.times import parse
@@ -258,10 +259,13 @@ class World:
         self.incidents.append(Incident((pod.role, index, pod.attempt), kinds, pod.uid, required))
 
     def _widen(self, pod: ObservedPod) -> None:
-        """An end and a deletion in the same second can't be told apart, nor where no container says when it ended."""
+        """An end and a deletion soon after can't be told apart, nor where no container says when it ended."""
         for incident in self.incidents:
-            if incident.uid == pod.uid and (pod.end is None or pod.end.finished_at == self.now):
+            if incident.uid == pod.uid and (pod.end is None or self._just_ended(pod.end)):
                 incident.kinds |= {"Disruption"}
+
+    def _just_ended(self, end: ContainerEnd) -> bool:
+        return end.finished_at is None or self.now - end.finished_at <= CLOCKS_APART
 
     def _seen(self) -> set[str]:
         """Return the uids of incidents whose place the stored status says was seen."""

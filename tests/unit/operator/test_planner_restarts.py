@@ -33,6 +33,7 @@ from rlruntime.spec.status import RLJobStatus
 
 LATER = NOW + timedelta(seconds=60)
 BEFORE = NOW - timedelta(seconds=60)
+SKEWED = NOW - timedelta(seconds=3)
 
 
 @pytest.mark.parametrize(
@@ -60,6 +61,7 @@ BEFORE = NOW - timedelta(seconds=60)
         pytest.param(
             gone(deleting(ended(0, finished_at=BEFORE), grace_s=0)), "Done", id="exit 0, and deleted only then"
         ),
+        pytest.param(deleting(ended(143, finished_at=SKEWED)), "Disruption", id="stopped, by a clock that is behind"),
         pytest.param(ended(143, disruption="PreemptionByScheduler"), "Disruption", id="preempted"),
         pytest.param(ended(1, disruption="DeletionByTaintManager"), "Disruption", id="its node is tainted"),
         pytest.param(ended(137, reason="Evicted"), "Disruption", id="evicted while running"),
