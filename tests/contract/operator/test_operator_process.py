@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +98,7 @@ def test_two_hundred_unchanged_jobs_cost_an_operator_that_starts_not_one_write(o
             return {job.get("status", {}).get("phase") for job in jobs} == {"Running", "Suspended"}
 
         wait_for("all jobs are settled", settled, deadline_s=90.0)
-        time.sleep(2.0)  # counts are written a moment later
+        time.sleep(5.0)  # counts are written a moment later
         process.stop()
         before = len(own.writes())
         process.start()
@@ -233,3 +235,33 @@ def test_the_account_can_not_do_more_than_it_needs(idle: ControlPlane, own: Own)
         ("create", "pods", "--subresource=exec"),
     ]
     assert [item for item in forbidden if may(*item)] == []
+
+
+def test_resyncs_of_unchanged_jobs_only_list(own: Own) -> None:
+    own.create("kept", runPolicy={"suspend": True})
+    own.create("run")
+    options = Options(
+        namespaces=(own.namespace,), kubeconfig=str(own.kubeconfig), metrics_port=0, metrics_host="127.0.0.1"
+    )
+
+    async def story() -> tuple[int, list[str]]:
+        running = asyncio.create_task(operator.run(options, decide, Timing(resync_s=0.5)))
+
+        async def until(condition: Callable[[], bool]) -> None:
+            async with asyncio.timeout(30.0):
+                while not condition():
+                    await asyncio.sleep(0.1)
+
+        def settled() -> bool:
+            seen = [role["seen"] for role in own.status("run").get("roles", [])]
+            return own.status("kept").get("phase") == "Suspended" and seen == ["0"]
+
+        await until(settled)
+        before = len(own.requests())
+        await until(lambda: own.requests()[before:].count("list pods") >= 3)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return await running, own.requests()[before:]
+
+    code, requests = asyncio.run(story())
+    assert code == 0
+    assert set(requests) == {"list rljobs", "list pods"}
