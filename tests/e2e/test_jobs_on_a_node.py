@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from cluster_harness.cluster import wait_for
 from cluster_harness.volumes import folder_of_claim
 from scene import CLAIM, END_S, Scene
+
+from rlruntime.spec.loader import read_documents
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -24,7 +25,7 @@ RUNNING_WITHIN_S = 10.0
 
 def example(**spec: Any) -> dict[str, Any]:
     """Return the example with these fields of `spec` beside its own."""
-    document: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text())
+    document: dict[str, Any] = read_documents(EXAMPLE.read_text(), EXAMPLE.name)[0].value
     document["spec"].update(spec)
     return document
 
