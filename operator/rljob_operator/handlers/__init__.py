@@ -2,7 +2,7 @@
 
 Inside: `login`, the session that kopf makes its requests on, and what is heard on it; `watching`, kopf's settings and
 the handlers of its events, which fill the cache and nothing else; `probes`, the web server of `/healthz`, `/readyz` and
-`/metrics`; `operator`, which puts all parts together, starts and ends them.
+`/metrics`; `assembly`, which puts all parts together; `operator`, the process that starts and ends them.
 
 The only place that imports kopf. May import everything below it in the operator. No handler of kopf but `on.event`: any
 other would write annotations or a finalizer.

@@ -3,41 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import gc
 import logging
-import random
-import secrets
 import signal
-import socket
-import string
-import time
 from collections.abc import Coroutine, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import kopf
-from prometheus_client import CollectorRegistry
 
-from rljob_operator.handlers.login import Login
+from rljob_operator.handlers.assembly import assemble
 from rljob_operator.handlers.probes import Probes
-from rljob_operator.handlers.watching import kopf_registry, kopf_settings, streams
+from rljob_operator.handlers.watching import kopf_registry, kopf_settings
 from rljob_operator.kube.connection import Connection
 from rljob_operator.kube.errors import Forbidden, KubeError, NotFound, Unauthorized
-from rljob_operator.kube.http import HttpClient
 from rljob_operator.kube.resources import PODS, RLJOBS
 from rljob_operator.kube.schema import OPENAPI_PATH, check_crd
-from rljob_operator.metrics import OperatorMetrics
-from rljob_operator.reconcile.cache import Cache
-from rljob_operator.reconcile.events import EventWriter
-from rljob_operator.reconcile.execute import Executor
-from rljob_operator.reconcile.inspect import PodInspector
-from rljob_operator.reconcile.memory import Memories
-from rljob_operator.reconcile.progress import ProgressPoller
-from rljob_operator.reconcile.queue import WorkQueue
-from rljob_operator.reconcile.reconciler import Decide, Reconciler, about, tell_status
-from rljob_operator.reconcile.resync import Resync
-from rljob_operator.reconcile.watches import WatchMonitor
+from rljob_operator.reconcile.reconciler import Decide
 from rljob_operator.settings import Options, Timing
 from rlruntime import __version__
 from rlruntime.errors import EXIT_FAULT, EXIT_OK, EXIT_SIGINT, EXIT_TRY_AGAIN, ConfigError, RLJobError
@@ -46,7 +27,6 @@ logger = logging.getLogger(__name__)
 
 _START_PAUSE_S = 1.0
 _EVENTS_STOP_S = 1.0
-_NONCE_LETTERS, _NONCE_LENGTH = string.ascii_lowercase + string.digits, 5
 
 
 class Unavailable(RLJobError):
@@ -94,97 +74,19 @@ class _Stop:
 
 class _Operator:
     def __init__(self, options: Options, timing: Timing, decide: Decide, connection: Connection) -> None:
-        monotonic, uniform, now = time.monotonic, random.uniform, functools.partial(datetime.now, UTC)
         self._options, self._timing, self._connection = options, timing, connection
-        self._namespaces: tuple[str | None, ...] = options.namespaces or (None,)
+        self._parts = assemble(options, timing, decide, connection)
+        self._probes = Probes(self._parts.metrics.registry, unhealthy=self._unhealthy, unready=self._unready)
         self._tasks: list[asyncio.Task[Any]] = []
         self._ended = ""
         self._ready = False
-        metrics = OperatorMetrics(CollectorRegistry())
-        self._client = HttpClient(connection, metrics, timeout_s=timing.request_timeout_s)
-        self._cache = Cache(monotonic)
-        self._monitor = WatchMonitor(streams(self._namespaces), monotonic=monotonic, time=time.time)
-        memories = Memories()
-        self._queue = WorkQueue(
-            self._work,
-            timing=timing,
-            metrics=metrics,
-            about=self._about,
-            monotonic=monotonic,
-            uniform=uniform,
-        )
-        executor = Executor(
-            self._client,
-            self._cache,
-            timing=timing,
-            monotonic=monotonic,
-            pace_s=lambda: self._queue.pace_s,
-            on_status=functools.partial(tell_status, metrics),
-        )
-        self._events = EventWriter(
-            self._client,
-            timing=timing,
-            metrics=metrics,
-            now=now,
-            monotonic=monotonic,
-            suffix=functools.partial(secrets.token_hex, 8),
-            instance=socket.gethostname(),
-        )
-        self._inspector = PodInspector(
-            self._client,
-            self._cache,
-            memories,
-            add=self._queue.add,
-            add_after=self._queue.add_after,
-            timing=timing,
-            monotonic=monotonic,
-        )
-        self._reconciler = Reconciler(
-            decide,
-            self._client,
-            self._cache,
-            memories,
-            executor,
-            self._events,
-            self._inspector,
-            timing=timing,
-            now=now,
-            nonce=_nonce,
-            image=options.image,
-            dry_run=options.dry_run,
-        )
-        self._resync = Resync(
-            self._client,
-            self._cache,
-            self._monitor,
-            namespaces=self._namespaces,
-            add=self._queue.add,
-            timing=timing,
-            metrics=metrics,
-            uniform=uniform,
-        )
-        self._poller = ProgressPoller(
-            self._cache, memories, self._queue.add, timing=timing, now=now, monotonic=monotonic, uniform=uniform
-        )
-        self._login = Login(connection, self._monitor, metrics, monotonic=monotonic)
-        self._probes = Probes(metrics.registry, unhealthy=self._unhealthy, unready=self._unready)
-        metrics.gauges_of(self._cache.phases, self._monitor.last_times)
 
-    async def _work(self, uid: str) -> float | None:
-        again_s = await self._reconciler.work(uid)
-        if self._cache.job(uid) is None:
-            self._queue.forget(uid)
-        return again_s
-
-    def _about(self, uid: str) -> dict[str, Any]:
-        job = self._cache.job(uid)
-        return {"uid": uid} if job is None else about(job)
-
-    def _queue_soon(self, uid: str) -> None:
-        self._queue.add_after(uid, self._timing.pod_events_hold_s)
+    def _add_soon(self, uid: str) -> None:
+        self._parts.queue.add_after(uid, self._timing.pod_events_hold_s)
 
     async def run(self, stop: _Stop) -> int:
         """Start all parts in their order, and wait until a signal or a failure ends them."""
+        parts = self._parts
         port = await self._probes.start(self._options.metrics_host, self._options.metrics_port)
         logger.info("rljob-operator %s, probes and metrics on port %d", __version__, port)
         if not await self._until(stop, self._check_server()):
@@ -192,7 +94,7 @@ class _Operator:
         ignored = asyncio.all_tasks()
         kopf_stop = asyncio.Event()
         kopf_tasks = await kopf.spawn_tasks(
-            registry=kopf_registry(self._cache, add=self._queue.add, add_soon=self._queue_soon, login=self._login),
+            registry=kopf_registry(parts.cache, add=parts.queue.add, add_soon=self._add_soon, login=parts.login),
             settings=kopf_settings(),
             clusterwide=not self._options.namespaces,
             namespaces=self._options.namespaces,
@@ -216,15 +118,17 @@ class _Operator:
 
     async def _reconcile(self) -> None:
         """Fill the cache, then act."""
-        await self._resync.fill()
-        if not self._options.dry_run:
-            self._events.start()
-            self._spawn("progress", self._poller.run())
-        self._queue.start(self._options.workers)
+        parts = self._parts
+        await parts.resync.fill()
+        parts.events.start()
+        parts.queue.start(self._options.workers)
         self._ready = True
         where = ", ".join(self._options.namespaces) or "all namespaces"
-        logger.info("watching %s; %d jobs", where, sum(1 for _ in self._cache.jobs()))
-        await self._resync.run()
+        logger.info("watching %s; %d jobs", where, sum(1 for _ in parts.cache.jobs()))
+        if self._options.dry_run:
+            await parts.resync.run()
+        else:
+            await asyncio.gather(parts.resync.run(), parts.poller.run())
 
     def _spawn(self, name: str, work: Coroutine[Any, Any, Any]) -> None:
         self._tasks.append(asyncio.create_task(work, name=name))
@@ -243,6 +147,7 @@ class _Operator:
 
     async def _check_server(self) -> None:
         """Wait for the API server, and see that it is one that this version can work with."""
+        last: Exception = TimeoutError("no answer")
         try:
             async with asyncio.timeout(self._timing.start_timeout_s):
                 while True:
@@ -261,12 +166,12 @@ class _Operator:
     async def _check_once(self) -> None:
         try:
             try:
-                check_crd(await self._client.document(OPENAPI_PATH))
+                check_crd(await self._parts.client.document(OPENAPI_PATH))
             except NotFound:
                 check_crd(None)
-            for namespace in self._namespaces:
+            for namespace in self._options.namespaces or (None,):
                 for resource in (RLJOBS, PODS):
-                    async for _ in self._client.pages(resource, namespace, metadata_only=True, chunk=1):
+                    async for _ in self._parts.client.pages(resource, namespace, metadata_only=True, chunk=1):
                         break
         except Unauthorized:
             raise ConfigError(
@@ -288,11 +193,11 @@ class _Operator:
         """End all parts, first whoever writes, then the watches. What doesn't end in time ends with the process."""
         try:
             async with asyncio.timeout(self._timing.stop_timeout_s):
-                await self._queue.stop()
+                await self._parts.queue.stop()
                 for task in self._tasks:
                     task.cancel()
-                await self._inspector.stop()
-                await self._events.stop(_EVENTS_STOP_S)
+                await self._parts.inspector.stop()
+                await self._parts.events.stop(_EVENTS_STOP_S)
                 kopf_stop.set()
                 for task in kopf_tasks:
                     task.cancel()
@@ -306,15 +211,15 @@ class _Operator:
 
     async def close(self) -> None:
         """Close what is open."""
-        await self._client.close()
+        await self._parts.client.close()
         await self._probes.close()
 
     def _unhealthy(self) -> str:
         if self._ended:
             return self._ended
-        if self._ready and not self._queue.is_alive:
+        if self._ready and not self._parts.queue.is_alive:
             return "a worker of the queue ended"
-        silence_s = self._monitor.silence_s()
+        silence_s = self._parts.monitor.silence_s()
         if silence_s > self._timing.watch_silence_s:
             return f"a watch has said nothing for {silence_s:.0f} s"
         return ""
@@ -331,10 +236,6 @@ def _calm_the_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
-
-
-def _nonce() -> str:
-    return "".join(secrets.choice(_NONCE_LETTERS) for _ in range(_NONCE_LENGTH))
 
 
 async def _first_of(tasks: Any) -> None:

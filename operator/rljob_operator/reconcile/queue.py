@@ -132,21 +132,29 @@ class WorkQueue:
         try:
             async with asyncio.timeout(self._timing.pass_timeout_s):
                 again_s = await self._work(key)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            self._failed(key, error)  # something that the pass waited for was ended, not the pass
         except Exception as error:
-            self._metrics.reconcile_errors.labels(type(error).__name__).inc()
-            pause_s = self._pause_s(key)
-            logger.warning(
-                "a pass failed and is tried again in %.1f s: %s",
-                pause_s,
-                _words(error),
-                extra=dict(self._about(key)),
-                exc_info=logger.isEnabledFor(logging.DEBUG),
-            )
-            self.add_after(key, pause_s)
-            return
-        self._failures.pop(key, None)
-        if again_s is not None:
-            self.add_after(key, again_s)
+            self._failed(key, error)
+        else:
+            self._failures.pop(key, None)
+            if again_s is not None:
+                self.add_after(key, again_s)
+
+    def _failed(self, key: str, error: BaseException) -> None:
+        self._metrics.reconcile_errors.labels(type(error).__name__).inc()
+        pause_s = self._pause_s(key)
+        logger.warning(
+            "a pass failed and is tried again in %.1f s: %s",
+            pause_s,
+            _words(error),
+            extra=dict(self._about(key)),
+            exc_info=error if logger.isEnabledFor(logging.DEBUG) else None,
+        )
+        self.add_after(key, pause_s)
 
     def _pause_s(self, key: str) -> float:
         failures = self._failures.get(key, 0)

@@ -199,6 +199,25 @@ def test_a_pass_that_hangs_is_ended_and_tried_again() -> None:
     drive(queue, story)
 
 
+def test_a_pass_whose_task_was_ended_by_another_costs_no_worker() -> None:
+    passes = 0
+
+    async def work(key: str) -> None:
+        nonlocal passes
+        passes += 1
+        if passes == 1:
+            raise asyncio.CancelledError
+
+    queue = queue_of(work, error_retry_min_s=0.01)
+
+    async def story() -> None:
+        queue.add("a")
+        await until(lambda: passes == 2)
+        assert queue.is_alive
+
+    drive(queue, story, workers=1)
+
+
 def test_a_stopped_queue_ends_the_passes_under_way_and_is_not_alive() -> None:
     ended: list[str] = []
 

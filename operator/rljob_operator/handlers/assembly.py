@@ -1,0 +1,125 @@
+"""All parts of the operator, put together."""
+
+from __future__ import annotations
+
+import functools
+import random
+import secrets
+import socket
+import string
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from rljob_operator.handlers.login import Login
+from rljob_operator.handlers.watching import streams
+from rljob_operator.kube.connection import Connection
+from rljob_operator.kube.http import HttpClient
+from rljob_operator.metrics import OperatorMetrics
+from rljob_operator.reconcile.cache import Cache
+from rljob_operator.reconcile.events import EventWriter
+from rljob_operator.reconcile.execute import Executor
+from rljob_operator.reconcile.inspect import PodInspector
+from rljob_operator.reconcile.memory import Memories
+from rljob_operator.reconcile.progress import ProgressPoller
+from rljob_operator.reconcile.queue import WorkQueue
+from rljob_operator.reconcile.reconciler import Decide, Reconciler, about, tell_status
+from rljob_operator.reconcile.resync import Resync
+from rljob_operator.reconcile.watches import WatchMonitor
+from rljob_operator.settings import Options, Timing
+
+_NONCE_LETTERS, _NONCE_LENGTH = string.ascii_lowercase + string.digits, 5
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the process starts, asks and ends."""
+
+    metrics: OperatorMetrics
+    client: HttpClient
+    cache: Cache
+    monitor: WatchMonitor
+    login: Login
+    queue: WorkQueue
+    resync: Resync
+    events: EventWriter
+    inspector: PodInspector
+    poller: ProgressPoller
+
+
+def assemble(options: Options, timing: Timing, decide: Decide, connection: Connection) -> Parts:
+    """Return all parts, with the clocks and the chance of this machine; nothing is started yet."""
+    monotonic, uniform, now = time.monotonic, random.uniform, functools.partial(datetime.now, UTC)
+    namespaces: tuple[str | None, ...] = options.namespaces or (None,)
+
+    # What the operator knows.
+    metrics = OperatorMetrics(CollectorRegistry())
+    client = HttpClient(connection, metrics, timeout_s=timing.request_timeout_s)
+    cache, memories = Cache(monotonic), Memories()
+    monitor = WatchMonitor(streams(namespaces), monotonic=monotonic, time=time.time)
+    metrics.gauges_of(cache.phases, monitor.last_times)
+
+    # When it looks at what. A pass is made by the reconciler, which comes below.
+    async def work(uid: str) -> float | None:
+        again_s = await reconciler.work(uid)
+        if cache.job(uid) is None:
+            queue.forget(uid)
+        return again_s
+
+    def said_of(uid: str) -> dict[str, Any]:
+        job = cache.job(uid)
+        return {"uid": uid} if job is None else about(job)
+
+    queue = WorkQueue(work, timing=timing, metrics=metrics, about=said_of, monotonic=monotonic, uniform=uniform)
+    resync = Resync(
+        client, cache, monitor, namespaces=namespaces, add=queue.add, timing=timing, metrics=metrics, uniform=uniform
+    )
+
+    # What it does.
+    tell = functools.partial(tell_status, metrics)
+    executor = Executor(client, cache, timing=timing, monotonic=monotonic, pace_s=lambda: queue.pace_s, on_status=tell)
+    events = EventWriter(
+        client,
+        timing=timing,
+        metrics=metrics,
+        now=now,
+        monotonic=monotonic,
+        suffix=functools.partial(secrets.token_hex, 8),
+        instance=socket.gethostname(),
+    )
+    inspector = PodInspector(
+        client, cache, memories, add=queue.add, add_after=queue.add_after, timing=timing, monotonic=monotonic
+    )
+    reconciler = Reconciler(
+        decide,
+        client,
+        cache,
+        memories,
+        executor,
+        events,
+        inspector,
+        timing=timing,
+        now=now,
+        nonce=_nonce,
+        image=options.image,
+        dry_run=options.dry_run,
+    )
+    return Parts(
+        metrics=metrics,
+        client=client,
+        cache=cache,
+        monitor=monitor,
+        login=Login(connection, monitor, metrics, monotonic=monotonic),
+        queue=queue,
+        resync=resync,
+        events=events,
+        inspector=inspector,
+        poller=ProgressPoller(cache, memories, queue.add, timing=timing, now=now, monotonic=monotonic, uniform=uniform),
+    )
+
+
+def _nonce() -> str:
+    return "".join(secrets.choice(_NONCE_LETTERS) for _ in range(_NONCE_LENGTH))
