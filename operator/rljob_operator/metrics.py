@@ -23,6 +23,14 @@ EVENTS_DROPPED_TOTAL = "rljob_operator_events_dropped_total"
 RESYNC_CORRECTIONS_TOTAL = "rljob_operator_resync_corrections_total"
 INFO = "rljob_operator_build_info"
 
+_REASONS = frozenset(
+    "Completed ContainerCannotRun Deleted DeletionByPodGC DeletionByTaintManager EnvironmentFault Error Evicted"
+    " EvictionByEvictionAPI Failed Fenced NodeLost NodeShutdown OOMKilled OutOfcpu OutOfmemory OutOfpods PodLost"
+    " PreemptionByScheduler Preempting RLJobError StartError Stopped StorageError Terminated TerminationByKubelet"
+    " UnexpectedAdmissionError".split()
+)
+"""Reasons of restarts that are a label's value. A container may give any word of its own; that is `Other`."""
+
 _PASS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _START_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
 
@@ -33,7 +41,15 @@ class OperatorMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
         self.reconcile_duration = Histogram(
-            RECONCILE_DURATION_SECONDS, "Duration of one pass over a job", registry=registry, buckets=_PASS_BUCKETS
+            RECONCILE_DURATION_SECONDS, "Duration of one pass over a job", registry=registry, buckets=_REASONS = frozenset(
+    "Completed ContainerCannotRun Deleted DeletionByPodGC DeletionByTaintManager EnvironmentFault Error Evicted"
+    " EvictionByEvictionAPI Failed Fenced NodeLost NodeShutdown OOMKilled OutOfcpu OutOfmemory OutOfpods PodLost"
+    " PreemptionByScheduler Preempting RLJobError StartError Stopped StorageError Terminated TerminationByKubelet"
+    " UnexpectedAdmissionError".split()
+)
+"""Reasons of restarts that are a label's value. A container may give any word of its own; that is `Other`."""
+
+_PASS_BUCKETS
         )
         self.reconcile_errors = Counter(
             RECONCILE_ERRORS_TOTAL, "Passes that failed, by type of error", ["error"], registry=registry
@@ -43,7 +59,15 @@ class OperatorMetrics:
         )
         self.queue_depth = Gauge(QUEUE_DEPTH, "Jobs that wait for a worker", registry=registry)
         self.queue_latency = Histogram(
-            QUEUE_LATENCY_SECONDS, "How long a job waited for a worker", registry=registry, buckets=_PASS_BUCKETS
+            QUEUE_LATENCY_SECONDS, "How long a job waited for a worker", registry=registry, buckets=_REASONS = frozenset(
+    "Completed ContainerCannotRun Deleted DeletionByPodGC DeletionByTaintManager EnvironmentFault Error Evicted"
+    " EvictionByEvictionAPI Failed Fenced NodeLost NodeShutdown OOMKilled OutOfcpu OutOfmemory OutOfpods PodLost"
+    " PreemptionByScheduler Preempting RLJobError StartError Stopped StorageError Terminated TerminationByKubelet"
+    " UnexpectedAdmissionError".split()
+)
+"""Reasons of restarts that are a label's value. A container may give any word of its own; that is `Other`."""
+
+_PASS_BUCKETS
         )
         self.time_to_running = Histogram(
             JOB_TIME_TO_RUNNING_SECONDS,
@@ -65,6 +89,15 @@ class OperatorMetrics:
     def count_request(self, verb: str, resource: str, code: int | str) -> None:
         """Count one request; ``code`` is ``error`` where no answer came."""
         self.api_requests.labels(verb, resource or "discovery", str(code)).inc()
+
+    def count_restarts(self, scope: str, budget: str, reason: str, count: int) -> None:
+        """Count restarts that were charged.
+
+        Args:
+            scope: ``Gang`` for all trainers, ``Pod`` for one pod of another role.
+            budget: ``Faults`` or ``Disruptions``.
+        """
+        self.restarts.labels(scope, budget, reason if reason in _REASONS else "Other").inc(count)
 
     def gauges_of(self, jobs: Callable[[], Mapping[str, int]], watches: Callable[[], Mapping[str, float]]) -> None:
         """Register what is read only when someone asks: jobs by phase, and each watch's last activity in Unix time."""

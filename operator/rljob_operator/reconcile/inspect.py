@@ -23,6 +23,8 @@ from rljob_operator.settings import Timing
 logger = logging.getLogger(__name__)
 
 _AT_ONCE = 8
+_MOST = 16_384
+"""Pods that are remembered. One that is forgotten is looked at sooner than it had to be."""
 
 
 class PodInspector:
@@ -62,6 +64,8 @@ class PodInspector:
             if now_s < at_s:
                 self._add_after(job.owner.uid, at_s - now_s)
                 continue
+            if len(self._next) >= _MOST:
+                del self._next[next(iter(self._next))]
             self._next[pod.uid] = (now_s + pause_s, min(2 * pause_s, self._timing.inspect_max_s))
             self._add_after(job.owner.uid, pause_s)
             task = asyncio.create_task(self._inspect(job, pod))
@@ -88,6 +92,8 @@ class PodInspector:
                     found.extend(page.items)
         except KubeError as error:
             logger.debug("the events of a pod can't be read: %s", error, extra={"job": job.owner.name})
+            return
+        if self._cache.job(job.owner.uid) is None:
             return
         trouble = newest_warning(found)
         memory = self._memories.of(job.owner.uid)

@@ -97,6 +97,8 @@ class ProgressPoller:
             report = await fetch_report(session, pod.ip, port)
         if report is None or report.uid != job.owner.uid or report.attempt > pod.attempt:
             return
+        if self._cache.job(job.owner.uid) is None:
+            return
         memory = self._memories.of(job.owner.uid)
         progress = report.to_progress(time_text(self._now()))
         old = memory.progress if memory.progress_of == pod.uid else None

@@ -257,7 +257,7 @@ def tell_status(metrics: OperatorMetrics, job: JobView, status: RLJobStatus) -> 
         ("Disruptions", status.restarts.disruptions - disruptions),
     ):
         if count > 0:
-            metrics.restarts.labels(scope, budget, reason).inc(count)
+            metrics.count_restarts(scope, budget, reason, count)
 
 
 def about(job: JobView) -> dict[str, Any]:

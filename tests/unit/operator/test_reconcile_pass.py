@@ -11,14 +11,19 @@ from typing import Any
 
 import pytest
 from fake_kube import FakeKube
+from prometheus_client import CollectorRegistry
 from reconcile_bench import NAMESPACE, UID, Bench
+from rljob_operator.builders.owner import Owner
 from rljob_operator.kube.errors import Forbidden, Invalid, KubeError, NetworkError, NotFound, error_of
 from rljob_operator.kube.resources import PODS, RLJOBS, resource_of
+from rljob_operator.metrics import OperatorMetrics
 from rljob_operator.planner.decide import decide
 from rljob_operator.planner.observed import Observed
 from rljob_operator.planner.plan import Plan
+from rljob_operator.reconcile.reconciler import tell_status
+from rljob_operator.reconcile.views import JobView
 
-from rlruntime.spec.status import ProgressStatus
+from rlruntime.spec.status import ProgressStatus, RestartsStatus, RLJobStatus
 
 FOUR: dict[str, Any] = {"roles": [{"name": "trainer", "type": "Trainer", "replicas": 4}]}
 
@@ -457,3 +462,31 @@ def test_what_the_trainer_said_last_stands_in_the_status_of_a_job_that_succeeded
     assert (status["progress"]["percent"], status["progress"]["reward"]) == (100, 500.0)
     assert status["progress"]["updateTime"] == "2026-01-01T00:09:00Z"
     assert status["checkpoint"]["path"] == "step-1000"
+
+
+def view_of(status: RLJobStatus) -> JobView:
+    return JobView(Owner("ppo", NAMESPACE, UID), 1, 1, None, status)
+
+
+def test_a_job_that_runs_and_restarts_that_were_charged_are_counted() -> None:
+    registry = CollectorRegistry()
+    metrics = OperatorMetrics(registry)
+    began = RLJobStatus(phase="Pending", start_time="2026-01-01T00:00:00Z", attempt=0)
+    runs = began.model_copy(update={"phase": "Running", "running_time": "2026-01-01T00:00:05Z"})
+    tell_status(metrics, view_of(began), runs)
+    assert registry.get_sample_value("rljob_operator_job_time_to_running_seconds_sum") == 5.0
+    tell_status(metrics, view_of(runs), runs)
+    assert registry.get_sample_value("rljob_operator_job_time_to_running_seconds_count") == 1
+    for attempt, faults, disruptions, reason in ((1, 1, 0, "OOMKilled"), (1, 2, 0, "MyError"), (2, 2, 1, "Evicted")):
+        restarts = RestartsStatus(faults=faults, disruptions=disruptions, last_reason=reason)
+        after = runs.model_copy(update={"attempt": attempt, "restarts": restarts})
+        tell_status(metrics, view_of(runs), after)
+        runs = after
+
+    def count(scope: str, budget: str, reason: str) -> float | None:
+        labels = {"scope": scope, "budget": budget, "reason": reason}
+        return registry.get_sample_value("rljob_operator_restarts_total", labels)
+
+    assert count("Gang", "Faults", "OOMKilled") == 1
+    assert count("Pod", "Faults", "Other") == 1
+    assert count("Gang", "Disruptions", "Evicted") == 1
