@@ -41,15 +41,7 @@ class OperatorMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
         self.reconcile_duration = Histogram(
-            RECONCILE_DURATION_SECONDS, "Duration of one pass over a job", registry=registry, buckets=_REASONS = frozenset(
-    "Completed ContainerCannotRun Deleted DeletionByPodGC DeletionByTaintManager EnvironmentFault Error Evicted"
-    " EvictionByEvictionAPI Failed Fenced NodeLost NodeShutdown OOMKilled OutOfcpu OutOfmemory OutOfpods PodLost"
-    " PreemptionByScheduler Preempting RLJobError StartError Stopped StorageError Terminated TerminationByKubelet"
-    " UnexpectedAdmissionError".split()
-)
-"""Reasons of restarts that are a label's value. A container may give any word of its own; that is `Other`."""
-
-_PASS_BUCKETS
+            RECONCILE_DURATION_SECONDS, "Duration of one pass over a job", registry=registry, buckets=_PASS_BUCKETS
         )
         self.reconcile_errors = Counter(
             RECONCILE_ERRORS_TOTAL, "Passes that failed, by type of error", ["error"], registry=registry
@@ -59,15 +51,7 @@ _PASS_BUCKETS
         )
         self.queue_depth = Gauge(QUEUE_DEPTH, "Jobs that wait for a worker", registry=registry)
         self.queue_latency = Histogram(
-            QUEUE_LATENCY_SECONDS, "How long a job waited for a worker", registry=registry, buckets=_REASONS = frozenset(
-    "Completed ContainerCannotRun Deleted DeletionByPodGC DeletionByTaintManager EnvironmentFault Error Evicted"
-    " EvictionByEvictionAPI Failed Fenced NodeLost NodeShutdown OOMKilled OutOfcpu OutOfmemory OutOfpods PodLost"
-    " PreemptionByScheduler Preempting RLJobError StartError Stopped StorageError Terminated TerminationByKubelet"
-    " UnexpectedAdmissionError".split()
-)
-"""Reasons of restarts that are a label's value. A container may give any word of its own; that is `Other`."""
-
-_PASS_BUCKETS
+            QUEUE_LATENCY_SECONDS, "How long a job waited for a worker", registry=registry, buckets=_PASS_BUCKETS
         )
         self.time_to_running = Histogram(
             JOB_TIME_TO_RUNNING_SECONDS,
