@@ -23,12 +23,15 @@ EVENTS_DROPPED_TOTAL = "rljob_operator_events_dropped_total"
 RESYNC_CORRECTIONS_TOTAL = "rljob_operator_resync_corrections_total"
 INFO = "rljob_operator_build_info"
 
-_REASONS = frozenset(
-    "Completed ContainerCannotRun Deleted DeletionByPodGC DeletionByTaintManager EnvironmentFault Error Evicted"
-    " EvictionByEvictionAPI Failed Fenced NodeLost NodeShutdown OOMKilled OutOfcpu OutOfmemory OutOfpods PodLost"
-    " PreemptionByScheduler Preempting RLJobError StartError Stopped StorageError Terminated TerminationByKubelet"
-    " UnexpectedAdmissionError".split()
-)
+# fmt: off
+_REASONS = frozenset({
+    "Completed", "ContainerCannotRun", "Deleted", "DeletionByPodGC", "DeletionByTaintManager",
+    "EnvironmentFault", "Error", "Evicted", "EvictionByEvictionAPI", "Failed", "Fenced", "NodeLost",
+    "NodeShutdown", "OOMKilled", "OutOfcpu", "OutOfmemory", "OutOfpods", "PodLost", "PreemptionByScheduler",
+    "Preempting", "RLJobError", "StartError", "Stopped", "StorageError", "Terminated", "TerminationByKubelet",
+    "UnexpectedAdmissionError",
+})
+# fmt: on
 """Reasons of restarts that are a label's value. A container may give any word of its own; that is `Other`."""
 
 _PASS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
