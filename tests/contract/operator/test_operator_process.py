@@ -21,7 +21,7 @@ from cluster_harness.cluster import CRDS, wait_for
 from cluster_harness.control_plane import ControlPlane
 from cluster_harness.fixtures import programs
 from operator_place import JOBS, Own, job_document
-from operator_process import USER, OperatorProcess, account_for_all
+from operator_process import ACCOUNT, DEPLOY, SYSTEM_NAMESPACE, USER, OperatorProcess, account_for_all
 from played_kubelet import end_pod, run_all, run_pod
 from rljob_operator.handlers import operator
 from rljob_operator.planner.decide import decide
@@ -265,3 +265,16 @@ def test_resyncs_of_unchanged_jobs_only_list(own: Own) -> None:
     code, requests = asyncio.run(story())
     assert code == 0
     assert set(requests) == {"list rljobs", "list pods"}
+
+
+def test_the_shipped_deployment_is_taken_and_meets_the_strictest_pod_security(idle: ControlPlane) -> None:
+    idle.apply(DEPLOY / "rbac.yaml", DEPLOY / "operator.yaml")
+    deployment = idle.get("/apis/apps/v1/deployments", SYSTEM_NAMESPACE, "rljob-operator")
+    assert deployment is not None
+    assert deployment["spec"]["strategy"] == {"type": "Recreate"}
+    strict = idle.create_namespace("strict")
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    idle.api.patch(f"/api/v1/namespaces/{strict}", {"metadata": {"labels": labels}})
+    idle.create_service_account(strict, ACCOUNT)
+    pod = {"metadata": {"name": "operator"}, "spec": deployment["spec"]["template"]["spec"]}
+    assert idle.api.create(f"/api/v1/namespaces/{strict}/pods?dryRun=All", pod)["spec"]["serviceAccountName"] == ACCOUNT
