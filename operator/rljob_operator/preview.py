@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rljob_operator.builders.children import children
 from rljob_operator.builders.owner import KubeObject, Owner
+from rljob_operator.planner.scheduling import unsupported
 from rlruntime.errors import ConfigError
 from rlruntime.spec.manifest import MANAGED_BY, RLJob, RLJobSpec
 
@@ -72,8 +73,6 @@ def _notes(spec: RLJobSpec) -> list[str]:
     notes = []
     if spec.run_policy.suspend:
         notes.append("spec.runPolicy.suspend: a suspended job has no pods; these are made once it is resumed")
-    if spec.scheduling.gang != "None":
-        notes.append(f"spec.scheduling.gang: the objects of {spec.scheduling.gang} gang scheduling are not shown")
-    if spec.scheduling.queue_name is not None:
-        notes.append("spec.scheduling.queueName: the objects of Kueue are not shown")
+    if (refusal := unsupported(spec)) is not None:
+        notes.append(refusal[1])
     return notes

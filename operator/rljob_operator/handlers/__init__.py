@@ -4,6 +4,7 @@ Inside: `login`, the session that kopf makes its requests on, and what is heard 
 the handlers of its events, which fill the cache and nothing else; `probes`, the web server of `/healthz`, `/readyz` and
 `/metrics`; `assembly`, which puts all parts together; `operator`, the process that starts and ends them.
 
-The only place that imports kopf. May import everything below it in the operator. No handler of kopf but `on.event`: any
-other would write annotations or a finalizer.
+The only place that imports kopf. No handler of it but `on.event`: any other would write annotations or a finalizer.
+
+May import: everything below it in the operator, kopf and aiohttp.
 """

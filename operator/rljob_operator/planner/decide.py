@@ -23,6 +23,7 @@ from rljob_operator.planner.outcomes import words_of
 from rljob_operator.planner.plan import Plan
 from rljob_operator.planner.report import conclude, report
 from rljob_operator.planner.roster import Roster, Slot, roster
+from rljob_operator.planner.scheduling import unsupported
 from rljob_operator.planner.startup_order import TIER, open_tier
 from rljob_operator.planner.summary import roles
 from rljob_operator.planner.times import parse, stamp
@@ -123,7 +124,7 @@ def _run(draft: Draft, observed: Observed, spec: RLJobSpec, *, image: str, nonce
     )
     if places.ahead:
         return Plan(observed.status, requeue_after_s=STALE_S)
-    if (verdict := _hopeless(observed, places)) is not None:
+    if (verdict := unsupported(spec) or _hopeless(observed, places)) is not None:
         return finish(draft, observed, spec, phase="Failed", reason=verdict[0], message=verdict[1])
     faults = _restart(draft, places, spec, healthy_since=_healthy_since(observed.status))
     verdict = exceeded(draft.restarts, spec.run_policy) or _too_late(draft, spec, activation)

@@ -101,4 +101,15 @@ def _last_words(pod: ObservedPod) -> TerminationMessage | None:
     if pod.end is None or not pod.end.message:
         return None
     said = TerminationMessage.from_text(pod.end.message)
-    return said or TerminationMessage("", pod.end.message[-MAX_WORDS:])
+    return said or TerminationMessage("", _words_of_log(pod.end.message))
+
+
+def _words_of_log(log: str) -> str:
+    """Return the end of a log, which Kubernetes gives where a container left no message.
+
+    Its JSON lines are left out: a trainer's are numbers for programs. The first line may be the end of one.
+    """
+    lines = [line for line in log.splitlines() if not line.startswith("{")]
+    if lines and lines[0] == log.splitlines()[0] and lines[0].endswith("}"):
+        del lines[0]
+    return "\n".join(lines)[-MAX_WORDS:]

@@ -109,9 +109,13 @@ def test_several_jobs_and_standard_input(monkeypatch: pytest.MonkeyPatch, capsys
         (
             "  scheduling: {gang: Volcano}\n",
             4,
-            "spec.scheduling.gang: the objects of Volcano gang scheduling are not shown",
+            "spec.scheduling.gang: Volcano: this operator places pods one by one and fails the job; set None",
         ),
-        ("  scheduling: {queueName: q}\n", 4, "spec.scheduling.queueName: the objects of Kueue are not shown"),
+        (
+            "  scheduling: {queueName: q}\n",
+            4,
+            "spec.scheduling.queueName: q: this operator places pods one by one and fails the job; leave it out",
+        ),
         (
             "  managedBy: example.com/other\n",
             0,

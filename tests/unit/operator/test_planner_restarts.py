@@ -93,6 +93,8 @@ def test_leading_trainer_that_is_done_is_done_even_if_somebody_deleted_it() -> N
             "exit code 1, EnvironmentFault: env 3 returned NaN",
         ),
         (ended(1, message="Traceback\n  KeyError: 'x'\n"), "exit code 1, Error: Traceback KeyError: 'x'"),
+        (ended(1, message='ame": 3}\n{"frames": 97}\nMemoryError\n'), "exit code 1, Error: MemoryError"),
+        (ended(137, message='{"frames": 97}\n{"frames": 98}\n'), "exit code 137, Error"),
         (ended(137, why="OOMKilled"), "exit code 137, OOMKilled"),
         (
             ended(137, reason="Evicted", message="log", disruption="TerminationByKubelet"),

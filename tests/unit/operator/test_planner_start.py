@@ -54,6 +54,28 @@ def test_template_that_sets_what_is_the_operators_fails_the_job_with_the_field()
     assert plan.status.message == ("spec.roles[0].template.spec.restartPolicy: is set by the operator; remove it")
 
 
+@pytest.mark.parametrize(
+    ("scheduling", "message"),
+    [
+        (
+            {"gang": "Native"},
+            "spec.scheduling.gang: Native: this operator places pods one by one and fails the job; set None",
+        ),
+        (
+            {"queueName": "q"},
+            "spec.scheduling.queueName: q: this operator places pods one by one and fails the job; leave it out",
+        ),
+    ],
+)
+def test_scheduling_that_a_job_would_not_get_fails_it_before_anything_is_created(
+    scheduling: dict[str, str], message: str
+) -> None:
+    plan = plan_for(seen(job_spec(scheduling=scheduling)))
+    assert (plan.status.phase, plan.status.reason) == ("Failed", "SchedulingUnsupported")
+    assert plan.status.message == message
+    assert plan.creates == ()
+
+
 def test_object_that_is_refused_as_invalid_fails_the_job() -> None:
     refused = (CreateRefused("ppo-1b4e28ba-storage", "TemplateInvalid", "spec.accessModes: Required value"),)
     plan = plan_for(seen(job_spec(), refused=refused))
