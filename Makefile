@@ -45,9 +45,13 @@ check: setup ## Run what CI runs first: lint, types, import rules, generated fil
 test: setup ## Run the tests, a real Kubernetes API server included, but not whole jobs (e2e), nor those that need a GPU
 	$(BIN)/pytest -m "not e2e and not gpu" -n 2 --cov $(PYTEST_ARGS)
 
+# How soon a job runs is seen with nothing else running.
+FIRST_JOBS := tests/e2e/test_jobs_on_a_node.py
+
 .PHONY: e2e
 e2e: setup ## Run whole jobs, from the command line and, as root, on real nodes; RLJOB_E2E=required fails where it would skip
-	$(BIN)/pytest -m e2e -n 2 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/pytest -m e2e $(FIRST_JOBS) $(PYTEST_ARGS)
+	$(BIN)/pytest -m e2e -n 2 --dist loadfile --ignore=$(FIRST_JOBS) $(PYTEST_ARGS)
 
 .PHONY: cluster
 cluster: setup ## Start a Kubernetes on this machine, print its KUBECONFIG, end it on Ctrl-C; CLUSTER_ARGS=--help says more
