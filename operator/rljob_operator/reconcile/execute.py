@@ -229,8 +229,8 @@ class Executor:
         labels = found["metadata"].get("labels") or {}
         return kind == "PersistentVolumeClaim" and labels.get(LABEL_JOB_UID) == uid
 
-    async def delete_job(self, job: JobView) -> None:
-        """Delete a finished job, unless it has changed since.
+    async def delete_job(self, job: JobView) -> bool:
+        """Delete a finished job, unless it has changed since; return whether it is on its way.
 
         Raises:
             KubeError: the API server couldn't do it.
@@ -245,7 +245,8 @@ class Executor:
                 resource_version=str(current.resource_version),
             )
         except (Conflict, NotFound):
-            return
+            return False
+        return True
 
 
 def _refusal(name: str, error: KubeError) -> CreateRefused:

@@ -142,24 +142,31 @@ class Reconciler:
             self._events.emit(job.owner, event)
         await self._executor.delete_pods(job, plan.deletes)
         waits.append(await self._executor.create(job, memory, plan.creates))
-        if plan.creates:
-            waits.append(self._timing.counts_hold_s)  # what was created is to be counted, though no event may come
-        if plan.delete_job:
-            await self._executor.delete_job(job)
+        if plan.creates or plan.deletes:
+            # What was created is to be counted, and what was deleted to be waited for, though no event may come.
+            waits.append(self._timing.counts_hold_s)
+        if plan.delete_job and not await self._executor.delete_job(job):
+            await self._read_again(job)
+            return _AFTER_CONFLICT_S
         self._forget(job, memory, observed, plan)
         self._inspector.inspect(job, plan.inspect_pods)
         return soonest(waits)
 
     async def _read_again(self, job: JobView) -> None:
-        """A write was refused since the job has changed; the watch may be late, or may have missed it."""
+        """A write was refused since the job has changed; the watch may be late, or may have missed it.
+
+        Another job of its name is left to the watch, which puts it into the queue: what the cache knows already is no
+        news any more.
+        """
         try:
             found = await self._client.get(RLJOBS, job.owner.namespace, job.owner.name)
         except NotFound:
             self._cache.remove_job(job.owner.uid)
             return
-        if found["metadata"]["uid"] != job.owner.uid:
+        if found["metadata"]["uid"] == job.owner.uid:
+            self._cache.apply_job(found)
+        else:
             self._cache.remove_job(job.owner.uid)
-        self._cache.apply_job(found)
 
     def _forget(self, job: JobView, memory: JobMemory, observed: Observed, plan: Plan) -> None:
         """Drop what the plan has accounted for."""
