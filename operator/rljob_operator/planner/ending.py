@@ -9,11 +9,10 @@ from rljob_operator.planner.conditions import Said, durability, find, updated
 from rljob_operator.planner.draft import Draft
 from rljob_operator.planner.node_loss import overdue
 from rljob_operator.planner.observed import Observed
-from rljob_operator.planner.outcomes import outcome
+from rljob_operator.planner.outcomes import message_of, outcome
 from rljob_operator.planner.plan import DeletePod, JobEvent, Plan
 from rljob_operator.planner.summary import elastic, ready_text, roles
 from rljob_operator.planner.times import parse, stamp
-from rlruntime.spec.contract import TerminationMessage
 from rlruntime.spec.manifest import RLJobSpec
 
 
@@ -26,7 +25,7 @@ def success(observed: Observed, spec: RLJobSpec) -> str | None:
     trainer = next(role.name for role in spec.roles if role.type == "Trainer")
     for pod in observed.pods:
         if pod.index == 0 and pod.attempt == attempt and pod.role == trainer and outcome(pod, leads=True) == "Done":
-            said = TerminationMessage.from_text(pod.end.message) if pod.end and pod.end.message else None
+            said = message_of(pod)
             return said.message if said and said.message else f"{trainer}-0 has done its work"
     return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Literal
 
@@ -72,6 +73,19 @@ def reason_of(pod: ObservedPod) -> str:
     return _reason(pod, _last_words(pod))
 
 
+def message_of(pod: ObservedPod) -> TerminationMessage | None:
+    """Return the message that the main container left as the contract has it, or None.
+
+    The text of its JSON may name half a character, which no API server stores.
+    """
+    said = TerminationMessage.from_text(pod.end.message) if pod.end is not None and pod.end.message else None
+    return replace(said, reason=_whole(said.reason), message=_whole(said.message)) if said is not None else None
+
+
+def _whole(text: str) -> str:
+    return text.encode(errors="replace").decode()
+
+
 def words_of(pod: ObservedPod) -> str:
     """Return in words how the pod ended, with its own last words: one line."""
     own = _last_words(pod)
@@ -100,8 +114,7 @@ def _reason(pod: ObservedPod, own: TerminationMessage | None) -> str:
 def _last_words(pod: ObservedPod) -> TerminationMessage | None:
     if pod.end is None or not pod.end.message:
         return None
-    said = TerminationMessage.from_text(pod.end.message)
-    return said or TerminationMessage("", _words_of_log(pod.end.message))
+    return message_of(pod) or TerminationMessage("", _words_of_log(pod.end.message))
 
 
 def _words_of_log(log: str) -> str:

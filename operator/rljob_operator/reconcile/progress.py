@@ -16,6 +16,7 @@ from rljob_operator.reconcile.cache import Cache
 from rljob_operator.reconcile.memory import Memories
 from rljob_operator.reconcile.views import JobView, time_text
 from rljob_operator.settings import Timing
+from rlruntime.spec.base import MAX_INT
 from rlruntime.spec.contract import STATUS_BYTES, STATUS_PATH, TrainerReport, port_of
 
 _AT_ONCE = 16
@@ -123,4 +124,12 @@ async def fetch_report(session: aiohttp.ClientSession, ip: str, port: int) -> Tr
                     return None
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
         return None
-    return TrainerReport.from_text(body)
+    report = TrainerReport.from_text(body)
+    return report if report is not None and is_storable(report) else None
+
+
+def is_storable(report: TrainerReport) -> bool:
+    """Return whether the API server takes the numbers of ``report``; it refuses the whole status for one of them."""
+    checkpoint = report.checkpoint.frames if report.checkpoint is not None else None
+    numbers = (report.frames, report.total_frames, report.remaining_seconds, checkpoint)
+    return all(number is None or number <= MAX_INT for number in numbers)

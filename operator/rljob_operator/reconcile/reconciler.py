@@ -19,6 +19,7 @@ from rljob_operator.reconcile.events import EventWriter
 from rljob_operator.reconcile.execute import Executor, NamespaceGoing
 from rljob_operator.reconcile.inspect import PodInspector
 from rljob_operator.reconcile.memory import JobMemory, Memories
+from rljob_operator.reconcile.progress import is_storable
 from rljob_operator.reconcile.status import status_changes
 from rljob_operator.reconcile.views import JobView, time_of, time_text
 from rljob_operator.settings import Timing
@@ -198,7 +199,9 @@ def last_words(job: JobView, pods: Iterable[ObservedPod]) -> Said | None:
             continue
         message = TerminationMessage.from_text(pod.end.message)
         report = message.report if message is not None else None
-        if report is not None and report.uid == job.owner.uid and report.attempt <= pod.attempt:
+        if report is None or not is_storable(report):
+            continue
+        if report.uid == job.owner.uid and report.attempt <= pod.attempt:
             time = pod.end.finished_at or pod.created_at
             return report.to_progress(time_text(time) if time is not None else ""), report.checkpoint
     return None

@@ -184,6 +184,7 @@ def test_a_trainers_report_is_read() -> None:
         (b"not json", {}),
         (b'{"frames": "many"}', {}),
         (report_text() + b" " * 20_000, {}),
+        (report_text(frames=2**63), {}),
         (report_text(), {"status": 500}),
         (b"", {"status": 302, "headers": {"Location": "http://127.0.0.1:9/"}}),
         (report_text(), {"wait_s": 3.0}),

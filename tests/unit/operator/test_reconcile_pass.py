@@ -488,6 +488,38 @@ def test_what_the_trainer_said_last_stands_in_the_status_of_a_job_that_succeeded
     assert status["checkpoint"]["path"] == "step-1000"
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (r'{"reason": "Bad\ud800", "message": "half \ud800 a character"}', "half ? a character"),
+        (f'{{"reason": "R", "message": "m", "report": {{"uid": "{UID}", "attempt": 0, "frames": {10**30}}}}}', "m"),
+        ('{"reason": "R", "message": "%s"}' % (9000 * "x"), "xxxxxxxx"),
+        (9000 * "[{", "[{[{[{"),
+    ],
+)
+@pytest.mark.parametrize(("code", "phase"), [(1, "Restarting"), (0, "Succeeded")])
+def test_no_last_words_of_a_container_keep_the_status_from_being_written(
+    words: str, expected: str, code: int, phase: str
+) -> None:
+    async def story(bench: Bench) -> None:
+        await bench.look()
+        bench.run_pod("ppo-trainer-0-0")
+        await bench.look()
+        ended = {"terminated": {"exitCode": code, "reason": "Error", "message": words}}
+        bench.play("ppo-trainer-0-0", conditions=[], containerStatuses=[{"name": "rljob", "state": ended}])
+        await bench.look()
+
+    bench = Bench()
+    bench.submit()
+    asyncio.run(story(bench))
+    status = bench.status()
+    assert status["phase"] == phase
+    assert "progress" not in status
+    if code:
+        assert expected in status["restarts"]["lastMessage"]
+    json.dumps(status, ensure_ascii=False).encode()  # as it goes over the wire
+
+
 def view_of(status: RLJobStatus) -> JobView:
     return JobView(Owner("ppo", NAMESPACE, UID), 1, 1, None, status)
 
