@@ -17,6 +17,7 @@ from rljob_operator.settings import Timing
 logger = logging.getLogger(__name__)
 
 _PACE_WEIGHT = 0.05
+_LEAST_DROPPED = 64
 
 Work = Callable[[str], Awaitable[float | None]]
 """One pass over a key. Returns seconds after which the key wants to be looked at again, or None; raises what it can't
@@ -77,8 +78,20 @@ class WorkQueue:
             return
         self._due[key] = due
         heapq.heappush(self._heap, (due, key))
+        if len(self._heap) > 2 * len(self._due) + _LEAST_DROPPED:
+            self._drop_overtaken()
         if self._heap[0] == (due, key):
             self._sooner.set()
+
+    @property
+    def alarms(self) -> int:
+        """Number of wake-up times that are kept, those among them that an earlier pass has overtaken."""
+        return len(self._heap)
+
+    def _drop_overtaken(self) -> None:
+        """A job is looked at many times before a deadline of weeks, and each time asks for it anew."""
+        self._heap = [(due, key) for key, due in self._due.items()]
+        heapq.heapify(self._heap)
 
     def forget(self, key: str) -> None:
         """Drop what is remembered of a key that will not come back."""

@@ -146,6 +146,26 @@ def test_the_earliest_of_several_wishes_counts() -> None:
     drive(queue, story)
 
 
+def test_wake_up_times_that_were_overtaken_do_not_pile_up_and_none_of_the_others_is_lost() -> None:
+    passes = {"often": 0, "late": 0}
+
+    async def work(key: str) -> float | None:
+        passes[key] += 1
+        return 3600.0 if key == "often" else None
+
+    queue = queue_of(work)
+
+    async def story() -> None:
+        queue.add_after("late", 1.0)
+        for number in range(1, 301):
+            queue.add("often")
+            await until(lambda least=number: passes["often"] >= least)  # type: ignore[misc]
+        assert queue.alarms < 80
+        await until(lambda: passes["late"] == 1)
+
+    drive(queue, story)
+
+
 def test_a_pass_that_fails_is_tried_again_with_growing_pauses_and_hurts_no_other(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
