@@ -31,19 +31,25 @@ class Charge:
     """The pod that ended was itself the outcome of a restart."""
 
 
-def charged(
-    restarts: RestartsStatus, charges: list[Charge], *, healthy_since: datetime | None, now: datetime
-) -> RestartsStatus:
-    """Return ``restarts`` with ``charges`` added, and the time before which none of them is acted on.
+def rested(restarts: RestartsStatus, *, healthy_since: datetime | None, now: datetime) -> RestartsStatus:
+    """Return ``restarts`` of a job whose pods aren't all ready any more: was it healthy for long, its row has ended.
 
-    Pods that end together are one setback: the wait grows only when a pod ends that a restart had brought.
+    It is said at once, since a pod that is asked to go isn't ready long before it ends.
 
     Args:
         healthy_since: since when all pods have been ready; None when they weren't, at the last look.
     """
+    if not restarts.streak or healthy_since is None or (now - healthy_since).total_seconds() < HEALTHY_S:
+        return restarts
+    return restarts.model_copy(update={"streak": 0})
+
+
+def charged(restarts: RestartsStatus, charges: list[Charge], *, now: datetime) -> RestartsStatus:
+    """Return ``restarts`` with ``charges`` added, and the time before which none of them is acted on.
+
+    Pods that end together are one setback: the wait grows only when a pod ends that a restart had brought.
+    """
     streak = restarts.streak
-    if healthy_since is not None and (now - healthy_since).total_seconds() >= HEALTHY_S:
-        streak = 0
     wait_s = 0.0
     faults = disruptions = 0
     grown = False

@@ -13,7 +13,7 @@ from datetime import datetime
 from rljob_operator.builders.claims import claim_of
 from rljob_operator.builders.names import token_name
 from rljob_operator.planner import children, cleanup, restarts, scaling, suspension
-from rljob_operator.planner.budget import Charge, charged, exceeded, waits_until
+from rljob_operator.planner.budget import Charge, charged, exceeded, rested, waits_until
 from rljob_operator.planner.conditions import Said, find, updated
 from rljob_operator.planner.deadlines import deadline
 from rljob_operator.planner.draft import Draft
@@ -126,7 +126,9 @@ def _run(draft: Draft, observed: Observed, spec: RLJobSpec, *, image: str, nonce
         return Plan(observed.status, requeue_after_s=STALE_S)
     if (verdict := unsupported(spec) or _hopeless(observed, places)) is not None:
         return finish(draft, observed, spec, phase="Failed", reason=verdict[0], message=verdict[1])
-    faults = _restart(draft, places, spec, healthy_since=_healthy_since(observed.status))
+    if not all(slot.satisfied for slot in places.slots):
+        draft.restarts = rested(draft.restarts, healthy_since=_healthy_since(observed.status), now=draft.now)
+    faults = _restart(draft, places, spec)
     verdict = exceeded(draft.restarts, spec.run_policy) or _too_late(draft, spec, activation)
     if verdict is not None:
         return finish(draft, observed, spec, phase="Failed", reason=verdict[0], message=verdict[1], faults=faults)
@@ -197,13 +199,13 @@ def _healthy_since(status: RLJobStatus) -> datetime | None:
     return parse(condition.last_transition_time) if condition is not None and condition.status == "True" else None
 
 
-def _restart(draft: Draft, places: Roster, spec: RLJobSpec, *, healthy_since: datetime | None) -> dict[str, int]:
+def _restart(draft: Draft, places: Roster, spec: RLJobSpec) -> dict[str, int]:
     """Charge what ended badly, and give those places their next attempt; return the faults by role."""
     slots = restarts.failures(places)
     if not slots:
         return {}
     charges = [restarts.charge_of(slot) for slot in slots]
-    draft.restarts = charged(draft.restarts, charges, healthy_since=healthy_since, now=draft.now)
+    draft.restarts = charged(draft.restarts, charges, now=draft.now)
     if exceeded(draft.restarts, spec.run_policy) is None:
         draft.restarts, attempt = restarts.restart(places, slots, draft.restarts, draft.get("attempt"))
         draft.set("attempt", attempt)

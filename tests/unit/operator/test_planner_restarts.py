@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -24,7 +25,7 @@ from planner_cases import (
     seen,
     status_of,
 )
-from rljob_operator.planner.observed import ObservedPod, Trouble
+from rljob_operator.planner.observed import ContainerEnd, ObservedPod, Trouble
 from rljob_operator.planner.outcomes import outcome, words_of
 from rljob_operator.planner.plan import Plan
 
@@ -331,6 +332,19 @@ def test_ten_healthy_minutes_end_the_row() -> None:
         return restarts.streak
 
     assert (streak(609), streak(610)) == (4, 1)
+
+
+def test_ten_healthy_minutes_end_the_row_of_a_pod_that_takes_its_time_to_end() -> None:
+    spec = job_spec(runPolicy={"backoffLimit": 100})
+    status = status_of(spec, running())
+    for attempt in range(3):
+        status = plan_for(seen(spec, ended(1, attempt=attempt), status=status)).status
+    status = plan_for(seen(spec, running(attempt=3), status=status), after_s=10).status
+    going = running(attempt=3, deletion_at=NOW + timedelta(seconds=5120), deletion_grace_seconds=120)
+    status = plan_for(seen(spec, going, status=status), after_s=5000).status
+    gone = replace(going, gone=True, phase="Failed", end=ContainerEnd(143, "Error"))
+    plan = plan_for(seen(spec, gone, status=status), after_s=5060)
+    assert created(plan) == ["ppo-trainer-0-4"]  # the first disruption in a row, so at once
 
 
 def test_pods_that_end_together_are_one_setback() -> None:
