@@ -43,6 +43,11 @@ class NetworkError(KubeError):
 class ServerError(KubeError):
     """5xx: the server could not do it."""
 
+    @property
+    def is_webhook(self) -> bool:
+        """Whether the server is well, and a webhook that it has to ask first isn't."""
+        return "failed calling webhook" in self.message
+
 
 class TooManyRequests(KubeError):
     """429: the server did nothing, and asks for a pause."""

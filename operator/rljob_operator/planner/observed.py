@@ -83,7 +83,7 @@ class CreateRefused:
     name: str
     """Of the object."""
     reason: str
-    """`QuotaExceeded`, `Forbidden`, `NameTaken`, `TemplateInvalid` or `Refused`."""
+    """`QuotaExceeded`, `Forbidden`, `NameTaken`, `TemplateInvalid`, or `Refused` where a webhook is away."""
     message: str
     """The server's words."""
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from rljob_operator.builders.owner import KubeObject
 from rljob_operator.builders.secret import draw_token
 from rljob_operator.kube.client import KubeClient
-from rljob_operator.kube.errors import AlreadyExists, Conflict, Forbidden, Invalid, KubeError, NotFound
+from rljob_operator.kube.errors import AlreadyExists, Conflict, Forbidden, Invalid, KubeError, NotFound, ServerError
 from rljob_operator.kube.resources import PODS, RLJOBS, resource_of
 from rljob_operator.planner.observed import CreateRefused
 from rljob_operator.planner.plan import DeletePod, Plan
@@ -258,6 +258,8 @@ def _refusal(name: str, error: KubeError) -> CreateRefused:
         return CreateRefused(name, "QuotaExceeded" if error.is_quota else "Forbidden", words)
     if isinstance(error, Invalid):
         return CreateRefused(name, "TemplateInvalid", words)
+    if isinstance(error, ServerError) and error.is_webhook:
+        return CreateRefused(name, "Refused", words)
     raise error
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from rljob_operator.builders.owner import KubeObject, Owner
 from rljob_operator.kube.client import KubeClient
-from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid
+from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid, ServerError
 
 _MOST = 1024
 _STAND_IN = "\x00"
@@ -40,7 +40,8 @@ class Verdicts:
     async def problem_of(self, owner: Owner, pod: KubeObject) -> str:
         """Return why the API server refuses ``pod``, in its words; empty when it takes it.
 
-        A refusal for want of quota or rights is no fault of the pod: what is created later meets it, and waits.
+        A refusal for want of quota or rights is no fault of the pod, nor is a webhook that is away: what is created
+        later meets it, and waits.
 
         Raises:
             KubeError: there is no verdict, for want of an answer or of the namespace.
@@ -81,6 +82,10 @@ class Verdicts:
             return error.message or str(error)
         except Forbidden as error:
             if error.namespace_is_going:
+                raise
+            return ""
+        except ServerError as error:
+            if not error.is_webhook:
                 raise
             return ""
         self._good[key] = self._monotonic() + self._keep_s

@@ -14,7 +14,7 @@ from fake_kube import FakeKube
 from prometheus_client import CollectorRegistry
 from reconcile_bench import NAMESPACE, UID, Bench
 from rljob_operator.builders.owner import Owner
-from rljob_operator.kube.errors import Forbidden, Invalid, KubeError, NetworkError, NotFound, error_of
+from rljob_operator.kube.errors import Forbidden, Invalid, KubeError, NetworkError, NotFound, ServerError, error_of
 from rljob_operator.kube.resources import PODS, RLJOBS, resource_of
 from rljob_operator.metrics import OperatorMetrics
 from rljob_operator.planner.decide import decide
@@ -235,6 +235,29 @@ def test_a_quota_is_told_at_once_and_asked_again_with_growing_pauses() -> None:
     gaps = [after - before for before, after in itertools.pairwise(times)]
     assert gaps[:5] == [2.0, 4.0, 8.0, 16.0, 32.0]
     assert set(gaps[5:]) == {60.0}
+
+
+def test_a_webhook_that_is_away_is_said_and_asked_again_with_growing_pauses() -> None:
+    def refuse(verb: str, plural: str, name: str) -> KubeError | None:
+        words = 'Internal error occurred: failed calling webhook "policy.example.com": connection refused'
+        return ServerError(verb, code=500, message=words) if plural == "pods" and verb != "get" else None
+
+    async def story(bench: Bench) -> None:
+        bench.kube.refuse = refuse
+        for _ in range(20):
+            await bench.look()
+            bench.seconds += 1.0
+        assert bench.condition("PodsReady")["reason"] == "Refused"
+        assert 'failed calling webhook "policy.example.com"' in bench.condition("PodsReady")["message"]
+        assert bench.kube.requests.count("create pods ppo-trainer-0-0") == 5  # after 0, 1, 3, 7 and 15 seconds
+        bench.kube.refuse = lambda *_: None
+        bench.seconds += 60.0
+        await bench.look()
+
+    bench = Bench()
+    bench.submit()
+    asyncio.run(story(bench))
+    assert bench.kube.names(PODS) == ["ppo-trainer-0-0"]
 
 
 def test_a_job_goes_on_once_a_quota_has_room() -> None:
