@@ -7,6 +7,7 @@ server says that it did nothing; whoever wrote finds out by its next look at the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 from collections.abc import AsyncIterator, Mapping
@@ -28,6 +29,7 @@ from rljob_operator.kube.errors import (
 from rljob_operator.kube.resources import RLJOBS, Resource, resource_of
 from rljob_operator.metrics import OperatorMetrics
 from rljob_operator.settings import CONNECTIONS, LIST_CHUNK
+from rlruntime.errors import ConfigError
 
 _JSON = "application/json"
 _METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
@@ -145,8 +147,7 @@ class HttpClient:
     async def document(self, path: str) -> KubeObject:
         """Return what the server says at ``path``, such as a page of its OpenAPI; large ones may take a while."""
         request = _Request("get", "GET", "discovery", path, headers={"Accept": _JSON}, timeout_s=_OPENAPI_TIMEOUT_S)
-        found: KubeObject = json.loads(await self._send(request))
-        return found
+        return _object(request, await self._send(request))
 
     async def _json(
         self,
@@ -168,8 +169,7 @@ class HttpClient:
             verb, method, resource.plural, path, headers=headers, timeout_s=self._timeout_s,
             parameters=parameters or {}, data=data,
         )  # fmt: skip
-        found: KubeObject = json.loads(await self._send(request))
-        return found
+        return _object(request, await self._send(request))
 
     async def _send(self, request: _Request) -> bytes:
         """Send until there is an answer worth having."""
@@ -186,7 +186,8 @@ class HttpClient:
             except Unauthorized:
                 if attempt > 0:
                     raise
-                await self._connection.reload(seen)
+                with contextlib.suppress(ConfigError):  # it is half written, perhaps; what there was is refused again
+                    await self._connection.reload(seen)
                 pause_s = 0.0
             except (NetworkError, ServerError):
                 if last or request.method != "GET":
@@ -232,3 +233,14 @@ class HttpClient:
         if len(self._sessions) > 2:
             await self._sessions.pop(0).close()
         return session
+
+
+def _object(request: _Request, answer: bytes) -> KubeObject:
+    """Return the object that ``answer`` holds; what is none came from something before the server."""
+    try:
+        found = json.loads(answer)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise NetworkError(request.name, reason="the answer is no object")
+    return found

@@ -111,9 +111,10 @@ class EventWriter:
             body = await self._waiting.get()
             try:
                 await self._client.create(body)
-            except KubeError as error:
+            except Exception as error:  # whatever is wrong about one event, the next is written
                 self._metrics.events_dropped.inc()
                 about = body["involvedObject"]
-                logger.debug("an event could not be written: %s", error, extra={"job": about["name"]})
+                words = str(error) if isinstance(error, KubeError) else type(error).__name__
+                logger.debug("an event could not be written: %s", words, extra={"job": about["name"]})
             finally:
                 self._waiting.task_done()

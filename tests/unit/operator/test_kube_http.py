@@ -192,6 +192,26 @@ def test_a_token_that_stays_refused_is_said(tmp_path: Path) -> None:
     assert len(server.asked) == 2
 
 
+def test_credentials_that_can_not_be_read_anew_are_refused_ones(tmp_path: Path) -> None:
+    server = Server((401, {}))
+
+    async def story(client: HttpClient) -> Any:
+        (tmp_path / "kubeconfig").write_text("half a docu")
+        return await client.get(PODS, "team-a", "a")
+
+    with pytest.raises(Unauthorized):
+        drive(tmp_path, server, story)
+
+
+@pytest.mark.parametrize("answer", [b"<html>log in here</html>", b"[]", b"", b"\xff"])
+def test_an_answer_that_is_no_object_is_none(tmp_path: Path, answer: bytes) -> None:
+    async def proxy(_: web.Request) -> web.StreamResponse:
+        return web.Response(body=answer)
+
+    with pytest.raises(NetworkError, match="get pods: no answer"):
+        drive(tmp_path, proxy, lambda client: client.get(PODS, "team-a", "a"))  # type: ignore[arg-type]
+
+
 def test_a_redirection_is_not_followed(tmp_path: Path) -> None:
     server = Server((302, {}), headers={"Location": "http://127.0.0.1:9/steal"})
     with pytest.raises(Exception, match="302"):

@@ -18,7 +18,7 @@ from http_server import serving
 from prometheus_client import CollectorRegistry
 from reconcile_bench import NAMESPACE, UID, Bench, job_document
 from rljob_operator import logs
-from rljob_operator.kube.errors import Forbidden, KubeError
+from rljob_operator.kube.errors import Forbidden
 from rljob_operator.kube.resources import EVENTS
 from rljob_operator.metrics import OperatorMetrics
 from rljob_operator.planner.observed import Trouble
@@ -84,11 +84,13 @@ def test_other_words_are_written_at_once() -> None:
     assert len(events_of(FakeKube(), JobEvent("Restarting", "1 of 3"), JobEvent("Restarting", "2 of 3"))) == 2
 
 
-def test_an_event_that_can_not_be_written_is_dropped_and_those_after_it_are_not() -> None:
+@pytest.mark.parametrize("failure", [Forbidden("create events", code=403), ValueError("half a character")])
+def test_events_that_can_not_be_written_are_dropped_and_those_after_them_are_not(failure: Exception) -> None:
     kube = FakeKube()
-    failures: list[KubeError] = [Forbidden("create events", code=403)]
+    failures: list[Any] = [failure] * 4
     kube.refuse = lambda *_: failures.pop() if failures else None
-    found = events_of(kube, JobEvent("Running", "1/1 pods are ready"), JobEvent("Succeeded", "done"))
+    lost = [JobEvent("Restarting", f"disruption {number}") for number in range(4)]
+    found = events_of(kube, *lost, JobEvent("Succeeded", "done"))
     assert [item["reason"] for item in found] == ["Succeeded"]
 
 
