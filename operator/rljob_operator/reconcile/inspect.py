@@ -107,11 +107,13 @@ class PodInspector:
 
 
 def newest_warning(events: Iterable[Mapping[str, Any]]) -> Trouble | None:
-    """Return the warning that was seen last; None where there is none."""
-    warnings = [event for event in events if event.get("type") == "Warning"]
-    if not warnings:
+    """Return the warning that was seen last; None where there is none, or the pod got on after it.
+
+    Scheduled, or with its volume attached, a pod tells so by an event that isn't a warning.
+    """
+    last = max(events, key=lambda event: (_last_seen(event), event.get("type") == "Warning"), default=None)
+    if last is None or last.get("type") != "Warning":
         return None
-    last = max(warnings, key=_last_seen)
     return Trouble(str(last.get("reason") or "Unknown"), str(last.get("message") or ""))
 
 

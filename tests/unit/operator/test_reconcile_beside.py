@@ -118,6 +118,21 @@ def test_a_long_message_is_cut() -> None:
             ],
             Trouble("B", ""),
         ),
+        (
+            [
+                {"type": "Warning", "reason": "FailedScheduling", "eventTime": "2026-01-01T00:00:00.500000Z"},
+                {"type": "Normal", "reason": "Scheduled", "eventTime": "2026-01-01T00:02:00.500000Z"},
+                {"type": "Normal", "reason": "Pulling", "lastTimestamp": "2026-01-01T00:02:01Z"},
+            ],
+            None,
+        ),
+        (
+            [
+                {"type": "Warning", "reason": "FailedMount", "lastTimestamp": "2026-01-01T00:02:01Z"},
+                {"type": "Normal", "reason": "Pulling", "lastTimestamp": "2026-01-01T00:02:01Z"},
+            ],
+            Trouble("FailedMount", ""),
+        ),
     ],
 )
 def test_the_newest_warning_about_a_pod(events: list[dict[str, Any]], expected: Trouble | None) -> None:
