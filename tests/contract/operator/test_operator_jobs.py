@@ -39,6 +39,16 @@ def test_a_job_of_one_pod_runs_to_its_end_with_at_most_twelve_requests(place: Pl
     assert place.condition("Succeeded")["status"] == "True"
 
 
+def test_a_pod_that_somebody_took_the_labels_of_is_missed(place: Place) -> None:
+    place.create()
+    run_all(place.cluster, place.namespace, 1)
+    place.wait_phase("Running")
+    labels = {"app.kubernetes.io/managed-by": None, "rljob.io/job-uid": None}
+    path = f"/api/v1/namespaces/{place.namespace}/pods/ppo-trainer-0-0"
+    place.cluster.api.patch(path, {"metadata": {"labels": labels}})
+    place.wait_pods("ppo-trainer-0-0", "ppo-trainer-0-1")
+
+
 def test_a_job_of_four_pods_costs_at_most_seventeen_requests(place: Place) -> None:
     place.create(roles=TRAINERS)
     pods = run_all(place.cluster, place.namespace, 4)
