@@ -15,9 +15,9 @@ from rljob_operator.handlers.login import Login
 from rljob_operator.kube.resources import PODS, RLJOBS
 from rljob_operator.reconcile.cache import Cache
 from rljob_operator.reconcile.resync import POD_SELECTOR
-from rljob_operator.reconcile.views import controller_uid
 from rljob_operator.reconcile.watches import Stream
 from rljob_operator.settings import LIST_CHUNK
+from rlruntime.spec.contract import LABEL_JOB_UID
 from rlruntime.spec.manifest import GROUP, VERSION
 
 _SERVER_TIMEOUT_S, _CLIENT_TIMEOUT_S, _CONNECT_TIMEOUT_S = 300, 330, 10
@@ -118,8 +118,7 @@ def kopf_registry(
         item = event["object"]
         about = item["metadata"]
         if event["type"] == "DELETED":
-            # It may have lost its labels alone, which is the end of it for a watch that selects by them.
-            changed = cache.remove_pod(controller_uid(item), about["uid"], item)
+            changed = cache.remove_pod(about.get("labels", {}).get(LABEL_JOB_UID, ""), about["uid"], item)
         else:
             changed = cache.apply_pod(item)
         if changed is not None:
