@@ -25,7 +25,7 @@ INFO = "rljob_operator_build_info"
 
 # fmt: off
 _REASONS = frozenset({
-    "Completed", "ContainerCannotRun", "Deleted", "DeletionByPodGC", "DeletionByTaintManager",
+    "Completed", "ContainerCannotRun", "ContainerStatusUnknown", "Deleted", "DeletionByPodGC", "DeletionByTaintManager",
     "EnvironmentFault", "Error", "Evicted", "EvictionByEvictionAPI", "Failed", "Fenced", "NodeLost",
     "NodeShutdown", "OOMKilled", "OutOfcpu", "OutOfmemory", "OutOfpods", "PodLost", "PreemptionByScheduler",
     "Preempting", "RLJobError", "StartError", "Stopped", "StorageError", "Terminated", "TerminationByKubelet",

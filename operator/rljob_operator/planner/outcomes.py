@@ -25,6 +25,8 @@ _OF_THE_NODE = frozenset(
     }
 )  # fmt: skip
 """Reasons with which a node ends a pod, or doesn't take it."""
+_LOST_CONTAINER = "ContainerStatusUnknown"
+"""Reason with which a node speaks of a container that it lost, and whose exit code it therefore makes up."""
 _OUT_OF = "OutOf"
 """Beginning of the reasons with which a node has no room for a pod, such as `OutOfcpu`."""
 
@@ -47,7 +49,7 @@ def outcome(pod: ObservedPod, *, leads: bool = False) -> Outcome | None:
         return "Permanent"
     if kind == "Done":
         return "Done" if leads or not of_infrastructure(pod) else "Disruption"
-    if of_infrastructure(pod):
+    if of_infrastructure(pod) or end.reason == _LOST_CONTAINER:
         return "Disruption"
     if end.reason == "OOMKilled":
         return "Fault"

@@ -53,6 +53,7 @@ SKEWED = NOW - timedelta(seconds=3)
         pytest.param(ended(139), "Fault", id="segmentation fault"),
         pytest.param(ended(137), "Fault", id="killed"),
         pytest.param(ended(137, why="OOMKilled"), "Fault", id="out of memory"),
+        pytest.param(ended(137, why="ContainerStatusUnknown"), "Disruption", id="its node lost the container"),
         pytest.param(ended(143), "Fault", id="stopped by nobody we know"),
         pytest.param(ended(130), "Fault", id="interrupted by nobody we know"),
         pytest.param(deleting(ended(143, finished_at=LATER)), "Disruption", id="stopped while being deleted"),
