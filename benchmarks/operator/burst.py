@@ -22,6 +22,7 @@ from rlruntime.spec.manifest import RLJob
 JOB_CREATORS, OBJECT_CREATORS = 16, 32
 _Request = tuple[str, str, JsonObject]
 """Name of the job, path, and body."""
+_PAUSE_S = 0.1
 _NO_LIMIT = aiohttp.ClientTimeout(total=None)
 
 
@@ -134,22 +135,36 @@ class Burst:
             await self._changed.wait()
 
     async def _watch(self, path: str, see: Callable[[JsonObject], None]) -> None:
-        """Watch for ever. The server may end a watch; it is then resumed where it was."""
+        """Watch for ever. The server may end a watch of a client that falls behind; it is then resumed where it was."""
         version = "0"
         while True:
             url = f"{self._connection.server}{path}?watch=true&allowWatchBookmarks=true&resourceVersion={version}"
             async with self._session.get(url, headers=await self._connection.headers()) as answer:
+                if answer.status != 200:
+                    version = self._resumed(answer.status, await answer.text(), version)
+                    await asyncio.sleep(_PAUSE_S)
+                    continue
                 rest = b""
                 async for chunk in answer.content.iter_any():
                     *lines, rest = (rest + chunk).split(b"\n")
                     for line in lines:
                         event = json.loads(line)
                         if event["type"] == "ERROR":
-                            raise RuntimeError(f"watch of {path}: {event['object']}")
+                            version = self._resumed(event["object"]["code"], line.decode(), version)
+                            break
                         version = event["object"]["metadata"]["resourceVersion"]
                         if event["type"] != "BOOKMARK":
                             see(event["object"])
             self.watches_closed += 1
+
+    @staticmethod
+    def _resumed(code: int, words: str, version: str) -> str:
+        """Return from which version a watch that the server refused goes on; with 0 it tells of all there is anew."""
+        if code == 410:
+            return "0"
+        if code == 429 or code >= 500:
+            return version
+        raise RuntimeError(f"a watch failed: {code} {words[:500]}")
 
     def _see_pod(self, pod: JsonObject) -> None:
         now, name = time.monotonic(), pod["metadata"]["name"]

@@ -26,6 +26,7 @@ class _Before:
 
     cpu_s: dict[str, float] = field(default_factory=dict)
     busy_s: float = 0.0
+    stolen_s: float = 0.0
     requests: int = 0
     time_s: float = 0.0
 
@@ -56,14 +57,15 @@ def measure(contender: Contender, count: int, *, one_by_one: bool, deadline_s: f
 
         def note() -> None:
             before.cpu_s = _cpu_s(processes)
-            before.busy_s, before.requests = usage.machine_busy_s(), len(plane.audit_events())
+            before.requests = len(plane.audit_events())
+            before.busy_s, before.stolen_s = usage.machine_s()
             before.time_s = time.monotonic()
 
         time.sleep(_SETTLE_S)
         asyncio.run(burst.run(count, one_by_one=one_by_one, before=note))
         wall_s = time.monotonic() - before.time_s
         used_s = {name: after - before.cpu_s[name] for name, after in _cpu_s(processes).items()}
-        busy_s = usage.machine_busy_s() - before.busy_s
+        busy_s, stolen_s = usage.machine_s()
         time.sleep(_SETTLE_S)  # requests that follow the last pod count too
         requests, refused = _requests(plane, before.requests)
         peak_mib = usage.peak_rss_mib(operator) if operator else None
@@ -77,7 +79,8 @@ def measure(contender: Contender, count: int, *, one_by_one: bool, deadline_s: f
         "refused": dict(refused.most_common()),
         "requests_per_job": round(requests.total() / count, 1),
         "machine_used": round(sum(used_s.values()) / (usage.CORES * wall_s), 2),
-        "others_cpu_s": round(busy_s - sum(used_s.values()), 2),
+        "others_cpu_s": round(busy_s - before.busy_s - sum(used_s.values()), 2),
+        "stolen_s": round(stolen_s - before.stolen_s, 2),
         "watches_closed": burst.watches_closed,
     }
     return result

@@ -23,7 +23,7 @@ from table import tables  # noqa: E402
 _ROUND = ("rljob", "kuberay", "floor", "rljob-ends", "pytorchjob-ends")
 _LARGE = ("rljob", "kuberay")
 _SINGLE = ("rljob", "kuberay", "rljob-ordered")
-_DEADLINE_S = 600.0
+_DEADLINE_S = 300.0
 
 
 def main() -> int:

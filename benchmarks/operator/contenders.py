@@ -6,6 +6,7 @@ Each job is four pods of one container that asks for a GPU, a CPU and 1 GiB.
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,21 +155,31 @@ def _peer_account(plane: ControlPlane) -> Path:
 
 
 @contextlib.contextmanager
-def _peer(plane: ControlPlane, peer: programs.Peer, environment: dict[str, str], *flags: str) -> Iterator[int]:
-    """Run a peer until the end of the context; it is started when its workers are."""
+def _peer(plane: ControlPlane, peer: programs.Peer, controller: str, *flags: str) -> Iterator[int]:
+    """Run a peer until the end of the context; it is started when the workers of this controller are."""
     guard = Guard()
     try:
+        certificates = (
+            guard.folder / "k8s-webhook-server" / "serving-certs"
+        )  # where the training operator waits for them
+        certificates.mkdir(parents=True)
+        for source, target in (("apiserver.crt", "tls.crt"), ("apiserver.key", "tls.key"), ("ca.crt", "ca.crt")):
+            shutil.copyfile(plane.guard.folder / source, certificates / target)
         process = guard.start(
             peer.name,
             [programs.program(peer), *flags],
-            env={"KUBECONFIG": str(plane.kubeconfig.parent / f"{SYSTEM_NAMESPACE}-{ACCOUNT}.kubeconfig"), **environment}
-            | ({"TMPDIR": str(guard.folder)}),
+            env={
+                "KUBECONFIG": str(plane.folder / f"{SYSTEM_NAMESPACE}-{ACCOUNT}.kubeconfig"),
+                "MY_POD_NAMESPACE": SYSTEM_NAMESPACE,
+                "TMPDIR": str(guard.folder),
+            },
         )
 
         def works() -> bool:
             if process.returncode is not None:
                 raise ClusterError(f"{peer.name} has ended:\n{process.log_tail()}")
-            return "Starting workers" in process.log.read_text(errors="replace")
+            lines = process.log.read_text(errors="replace").splitlines()
+            return any("Starting workers" in line and controller in line for line in lines)
 
         wait_for(f"{peer.name} works", works, deadline_s=_START_DEADLINE_S, describe=process.log_tail)
         yield process.pid
@@ -186,7 +197,7 @@ def _start_kuberay(plane: ControlPlane) -> Iterator[int]:
     flags = ["--enable-leader-election=false", "--reconcile-concurrency=10", "--qps=1000", "--burst=2000"]
     flags += [f"--metrics-addr=127.0.0.1:{plane.reservations.port()}"]
     flags += [f"--health-probe-bind-address=127.0.0.1:{plane.reservations.port()}"]
-    with _peer(plane, programs.KUBERAY, {}, *flags) as pid:
+    with _peer(plane, programs.KUBERAY, "raycluster", *flags) as pid:
         yield pid
 
 
@@ -206,7 +217,7 @@ def _start_training_operator(plane: ControlPlane) -> Iterator[int]:
     flags += [f"--metrics-bind-address=127.0.0.1:{plane.reservations.port()}"]
     flags += [f"--health-probe-bind-address=127.0.0.1:{plane.reservations.port()}"]
     flags += [f"--webhook-server-port={plane.reservations.port()}"]
-    with _peer(plane, programs.TRAINING_OPERATOR, {"MY_POD_NAMESPACE": SYSTEM_NAMESPACE}, *flags) as pid:
+    with _peer(plane, programs.TRAINING_OPERATOR, "pytorchjob", *flags) as pid:
         yield pid
 
 

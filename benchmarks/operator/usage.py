@@ -22,11 +22,11 @@ def peak_rss_mib(pid: int) -> float:
     return int(peak) / 1024
 
 
-def machine_busy_s() -> float:
-    """Return the CPU seconds that all processes of the machine have used, whoever started them."""
+def machine_s() -> tuple[float, float]:
+    """Return the CPU seconds that all processes of the machine have used, and those that its host has kept from it."""
     fields = [int(field) for field in Path("/proc/stat").read_text().partition("\n")[0].split()[1:9]]
-    user, nice, system, _idle, _iowait, irq, softirq, _steal = fields
-    return (user + nice + system + irq + softirq) / _TICKS_PER_S
+    user, nice, system, _idle, _iowait, irq, softirq, steal = fields
+    return (user + nice + system + irq + softirq) / _TICKS_PER_S, steal / _TICKS_PER_S
 
 
 def pid_of(program: str, argument: str) -> int:
