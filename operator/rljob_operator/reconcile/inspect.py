@@ -1,6 +1,8 @@
 """What a pod's conditions don't say: a missing Secret, ConfigMap or volume stands in its Kubernetes Events alone.
 
-The Events of a pod that is creating for long are listed beside the passes: once, then with growing pauses.
+The Events of a pod that is creating for long are listed beside the passes: once, then with growing pauses. The server
+reads all Events of the namespace for each such list, so they are listed one pod after the other, with a rest that grows
+with what a list takes: a thousand jobs that wait for their images at once must not add to the crowd.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from rljob_operator.settings import Timing
 
 logger = logging.getLogger(__name__)
 
-_AT_ONCE = 8
+_AT_ONCE = 2
+_REST = 4.0
+"""How many times what a list took is rested after it."""
 _MOST = 16_384
 """Pods that are remembered. One that is forgotten is looked at sooner than it had to be."""
 
@@ -84,12 +88,24 @@ class PodInspector:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _inspect(self, job: JobView, pod: ObservedPod) -> None:
+        async with self._slots:
+            if self._gets_on(job, pod):
+                return
+            began_s = self._monotonic()
+            await self._ask(job, pod)
+            await asyncio.sleep(_REST * (self._monotonic() - began_s))
+
+    def _gets_on(self, job: JobView, pod: ObservedPod) -> bool:
+        """Return whether a pod has started, or gone, since it was to be looked at."""
+        now = next((known for known in self._cache.pods(job.owner.uid) if known.uid == pod.uid), None)
+        return now is None or now.gone or now.started
+
+    async def _ask(self, job: JobView, pod: ObservedPod) -> None:
         found: list[KubeObject] = []
         try:
-            async with self._slots:
-                selector = f"involvedObject.uid={pod.uid}"
-                async for page in self._client.pages(EVENTS, job.owner.namespace, field_selector=selector):
-                    found.extend(page.items)
+            selector = f"involvedObject.uid={pod.uid}"
+            async for page in self._client.pages(EVENTS, job.owner.namespace, field_selector=selector):
+                found.extend(page.items)
         except KubeError as error:
             logger.debug("the events of a pod can't be read: %s", error, extra={"job": job.owner.name})
             return

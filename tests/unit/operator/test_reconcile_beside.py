@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 from reconcile_bench import NAMESPACE, UID, Bench, job_document
 from rljob_operator import logs
 from rljob_operator.kube.errors import Forbidden
-from rljob_operator.kube.resources import EVENTS
+from rljob_operator.kube.resources import EVENTS, PODS
 from rljob_operator.metrics import OperatorMetrics
 from rljob_operator.planner.observed import Trouble
 from rljob_operator.planner.plan import JobEvent
@@ -170,6 +170,25 @@ def test_a_pod_that_is_creating_for_long_has_its_events_listed_with_growing_paus
     trouble = Trouble("FailedMount", 'secret "missing" not found')
     assert bench.memories.of(UID).pod_events == {"ppo-trainer-0-0": trouble}
     assert bench.added == [UID]
+
+
+def test_a_pod_that_has_started_before_its_turn_has_no_events_listed() -> None:
+    async def story(bench: Bench) -> list[str]:
+        await bench.look()
+        job = bench.cache.job(UID)
+        assert job is not None
+        bench.inspector.inspect(job, [f"ppo-trainer-{index}-0" for index in range(4)])
+        for index in (1, 2):
+            pod = bench.kube.stored(PODS, f"ppo-trainer-{index}-0")
+            pod["status"] = {"containerStatuses": [{"name": "rljob", "state": {"running": {}}}]}
+            bench.cache.apply_pod(bench.kube.put(PODS, pod))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return [request for request in bench.kube.requests if request.startswith("list events")]
+
+    bench = Bench()
+    bench.submit(roles=[{"name": "trainer", "type": "Trainer", "replicas": 4}])
+    assert len(asyncio.run(story(bench))) == 2
 
 
 def report_text(**fields: Any) -> bytes:
