@@ -71,6 +71,7 @@ def _rljob(*roles: tuple[str, int], ends: bool = False) -> Callable[[str], JsonO
             "metadata": {"name": name},
             "spec": {
                 "image": IMAGE,
+                "runPolicy": {"cleanPodPolicy": "None"},  # as the others have it: pods stay when a job ends
                 "training": {"algorithm": "PPO", "totalFrames": 100000, "env": {"id": "CartPole-v1"}},
                 "roles": [
                     {

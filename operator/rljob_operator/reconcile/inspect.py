@@ -24,8 +24,7 @@ from rljob_operator.settings import Timing
 
 logger = logging.getLogger(__name__)
 
-_AT_ONCE = 2
-_REST = 4.0
+_REST = 9.0
 """How many times what a list took is rested after it."""
 _MOST = 16_384
 """Pods that are remembered. One that is forgotten is looked at sooner than it had to be."""
@@ -55,7 +54,7 @@ class PodInspector:
         self._add, self._add_after, self._timing, self._monotonic = add, add_after, timing, monotonic
         self._next: dict[str, tuple[float, float]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._turn = asyncio.Lock()
 
     def inspect(self, job: JobView, names: Iterable[str]) -> None:
         """Have the Events of these pods listed, those whose time has come."""
@@ -88,7 +87,7 @@ class PodInspector:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _inspect(self, job: JobView, pod: ObservedPod) -> None:
-        async with self._slots:
+        async with self._turn:
             if self._gets_on(job, pod):
                 return
             began_s = self._monotonic()
