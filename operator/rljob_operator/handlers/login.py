@@ -16,6 +16,7 @@ import kopf
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
 
 from rljob_operator.kube.connection import Connection
+from rljob_operator.kube.nesting import shallow
 from rljob_operator.kube.resources import parse_path
 from rljob_operator.metrics import OperatorMetrics
 from rljob_operator.reconcile.watches import Stream, WatchMonitor
@@ -24,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 _PAUSE_MAX_S = 30.0
 _CALM_S = 60.0
+_READABLE = 800
+"""Levels that Python's reader of JSON is sure to manage, called from as deep as kopf calls it."""
 
 
 class Login:
@@ -96,7 +99,7 @@ class Login:
 
 
 class _Heard:
-    """The body of a watch, with word given of whatever comes."""
+    """The body of a watch, line by line, with word given of whatever comes."""
 
     def __init__(self, content: aiohttp.StreamReader, said: Callable[[], None]) -> None:
         self._content, self._said = content, said
@@ -105,7 +108,18 @@ class _Heard:
         return getattr(self._content, name)
 
     async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
-        """Yield what comes, as `StreamReader.iter_chunked` does."""
+        """Yield what comes, in whole lines of JSON that isn't nested without end."""
+        begun: list[bytes] = []
         async for data in self._content.iter_chunked(size):
             self._said()
-            yield data
+            begun.append(data)
+            if b"\n" in data:
+                *lines, rest = b"".join(begun).split(b"\n")
+                begun = [rest]
+                yield b"".join(_readable(line) + b"\n" for line in lines)
+        if last := b"".join(begun):
+            yield _readable(last)
+
+
+def _readable(line: bytes) -> bytes:
+    return line if line.count(b"{") + line.count(b"[") < _READABLE else shallow(line)

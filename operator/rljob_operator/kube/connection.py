@@ -20,6 +20,7 @@ from kubernetes.aio.client import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
+from rljob_operator.kube.nesting import Response
 from rlruntime import __version__
 from rlruntime.errors import ConfigError
 
@@ -110,6 +111,7 @@ class Connection:
             trust_env=False,
             cookie_jar=aiohttp.DummyCookieJar(),
             middlewares=middlewares,
+            response_class=Response,
         )
 
     @property

@@ -26,6 +26,7 @@ from rljob_operator.kube.errors import (
     Unauthorized,
     error_of,
 )
+from rljob_operator.kube.nesting import loads
 from rljob_operator.kube.resources import RLJOBS, Resource, resource_of
 from rljob_operator.metrics import OperatorMetrics
 from rljob_operator.settings import CONNECTIONS, LIST_CHUNK
@@ -238,7 +239,7 @@ class HttpClient:
 def _object(request: _Request, answer: bytes) -> KubeObject:
     """Return the object that ``answer`` holds; what is none came from something before the server."""
     try:
-        found = json.loads(answer)
+        found = loads(answer)
     except ValueError:
         found = None
     if not isinstance(found, dict):

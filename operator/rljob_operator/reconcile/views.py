@@ -23,6 +23,8 @@ from rlruntime.spec.problems import model_error
 from rlruntime.spec.status import RLJobStatus
 
 _ORDINARY_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
+_LEVELS = 100
+"""Most levels of a spec. Whoever walks through it calls himself at each, and what is far deeper isn't even read."""
 _NEVER_RAN = frozenset({"ContainerCannotRun", "StartError", "CreateContainerError"})
 
 
@@ -87,10 +89,27 @@ def job_view(item: KubeObject, known: JobView | None = None) -> JobView:
 
 
 def _spec(document: Any) -> tuple[RLJobSpec | None, str]:
+    if _is_deeper(document, _LEVELS):
+        return None, f"spec: is nested more than {_LEVELS} levels deep; put what is so deep into a file of the image"
     try:
         return RLJobSpec.model_validate(document, by_alias=True, by_name=False), ""
     except ValidationError as error:
         return None, str(model_error(error, RLJobSpec, document, at="spec"))
+
+
+def _is_deeper(document: Any, levels: int) -> bool:
+    """Return whether ``document`` has more levels of mappings and lists."""
+    layer = [document]
+    for _ in range(levels + 1):
+        layer = [
+            inner
+            for item in layer
+            if isinstance(item, dict | list)
+            for inner in (item.values() if isinstance(item, dict) else item)
+        ]
+        if not layer:
+            return False
+    return True
 
 
 def _status(document: Any) -> tuple[RLJobStatus, str]:

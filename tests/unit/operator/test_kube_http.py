@@ -291,6 +291,36 @@ def test_what_kopf_does_not_tell_is_heard_on_its_session(tmp_path: Path) -> None
     assert asyncio.run(run()) == [50.0, 50.0, 0.0, 0.0]
 
 
+def test_a_watch_and_a_list_that_are_nested_without_end_can_be_read(tmp_path: Path) -> None:
+    deep = '{"a":' * 5000 + "1" + "}" * 5000
+    lines = [f'{{"type": "ADDED", "object": {deep}}}\n', '{"type": "BOOKMARK"}\n', '{"type": "DELETED"}']
+
+    async def server(request: web.Request) -> web.StreamResponse:
+        if request.query.get("watch") != "true":
+            return web.Response(text=f'{{"items": [{deep}]}}', content_type="application/json")
+        response = web.StreamResponse()
+        await response.prepare(request)
+        text = "".join(lines).encode()
+        for begin in range(0, len(text), 7000):  # in parts that end anywhere
+            await response.write(text[begin : begin + 7000])
+            await asyncio.sleep(0.001)
+        return response
+
+    async def run() -> list[str]:
+        async with serving(server) as port:
+            connection = await Connection.load(str(kubeconfig(tmp_path, port)))
+            monitor = WatchMonitor([], monotonic=lambda: 0.0, time=lambda: 0.0)
+            context = await Login(connection, monitor, OperatorMetrics(CollectorRegistry()), monotonic=lambda: 0.0)()
+            async with context.aiohttp_session as session:
+                async with session.get(f"{context.server}/api/v1/pods") as response:
+                    assert len((await response.json())["items"]) == 1
+                async with session.get(f"{context.server}/api/v1/pods?watch=true") as response:
+                    heard = [part async for part in response.content.iter_chunked(1024)]
+        return [json.loads(line)["type"] for line in b"".join(heard).splitlines()]
+
+    assert asyncio.run(run()) == ["ADDED", "BOOKMARK", "DELETED"]
+
+
 def test_a_login_that_is_refused_again_and_again_grows_rarer(tmp_path: Path) -> None:
     seconds = [0.0]
 
