@@ -1,0 +1,147 @@
+"""What the weights are: names, shapes, dtypes and ties, and where each tensor lies in a snapshot.
+
+Publisher and receivers compare manifests before a byte moves, and each looks at its own weights again at every
+publication and acquisition: a parameter that was replaced, resized or untied since is refused, not missed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from rlruntime.errors import ConfigError, shorten
+from rlruntime.weights.protocol import Weights
+
+_ALIGN = 64
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """One tensor.
+
+    Attributes:
+        name: ``<model>/<name in its state_dict>``.
+        shape: of the tensor.
+        dtype: such as ``float32``.
+        tied_to: name of the earlier entry whose memory it is; empty where it has its own.
+        offset: its first byte in a snapshot; that of the entry it is tied to.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    tied_to: str
+    offset: int
+
+    @property
+    def kind(self) -> str:
+        """Shape, dtype and tie in words."""
+        tie = f" tied to {self.tied_to}" if self.tied_to else ""
+        return f"{self.dtype}{list(self.shape)}{tie}"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All tensors of all models, in order.
+
+    Attributes:
+        entries: by model, in the order of their state_dict.
+        size: bytes of a snapshot.
+    """
+
+    entries: tuple[TensorEntry, ...]
+    size: int
+
+    @cached_property
+    def stored(self) -> tuple[TensorEntry, ...]:
+        """The entries with memory of their own."""
+        return tuple(entry for entry in self.entries if not entry.tied_to)
+
+    def bind(self, weights: Weights) -> list[Tensor]:
+        """Return the live tensors for ``stored``, in order.
+
+        Raises:
+            ConfigError: the weights are no longer as the manifest says.
+        """
+        manifest, tensors = _inspect(weights)
+        if manifest != self:
+            raise ConfigError(
+                f"the weights are not those agreed on: {self.difference(manifest)}",
+                remedy="keep names, shapes, dtypes and ties, or start publisher and receivers anew",
+            )
+        return [tensors[entry.name] for entry in self.stored]
+
+    def difference(self, other: Manifest) -> str:
+        """Return the first difference of what is here, ``other``, in words; empty where there is none."""
+        ours = {entry.name: entry.kind for entry in self.entries}
+        theirs = {entry.name: entry.kind for entry in other.entries}
+        for name in [*ours, *(name for name in theirs if name not in ours)]:
+            if ours.get(name) != theirs.get(name):
+                agreed, here = ours.get(name, "absent"), theirs.get(name, "absent")
+                return f"{name} is {agreed} in the manifest, {here} here"
+        return "" if self == other else "the tensors are in another order"
+
+    def to_json(self) -> str:
+        """Return it as a JSON document."""
+        rows = [[entry.name, entry.shape, entry.dtype, entry.tied_to, entry.offset] for entry in self.entries]
+        return json.dumps({"size": self.size, "entries": rows})
+
+    @classmethod
+    def from_json(cls, document: str) -> Manifest:
+        """Return what ``to_json`` wrote."""
+        read = json.loads(document)
+        entries = (
+            TensorEntry(name, tuple(shape), dtype, tied_to, offset)
+            for name, shape, dtype, tied_to, offset in read["entries"]
+        )
+        return cls(tuple(entries), read["size"])
+
+
+def describe(weights: Weights) -> Manifest:
+    """Return the manifest of these weights.
+
+    Raises:
+        ConfigError: there are none, or a state that is no dense tensor with memory.
+    """
+    return _inspect(weights)[0]
+
+
+def _inspect(weights: Weights) -> tuple[Manifest, dict[str, Tensor]]:
+    tensors = _live_tensors(weights)
+    entries: list[TensorEntry] = []
+    places: dict[tuple[object, ...], TensorEntry] = {}
+    offset = 0
+    for name, tensor in tensors.items():
+        shape = tuple(tensor.shape)
+        place = (tensor.device, tensor.data_ptr(), shape, tensor.stride(), tensor.dtype)
+        first = places.get(place) if tensor.numel() else None
+        tied_to, at = (first.name, first.offset) if first else ("", offset)
+        entry = TensorEntry(name, shape, str(tensor.dtype).removeprefix("torch."), tied_to, at)
+        entries.append(entry)
+        if not first:
+            places[place] = entry
+            offset += -(-tensor.numel() * tensor.element_size() // _ALIGN) * _ALIGN
+    return Manifest(tuple(entries), offset), tensors
+
+
+def _live_tensors(weights: Weights) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
+    for model, state in weights.items():
+        named: Mapping[str, object] = state.state_dict(keep_vars=True) if isinstance(state, nn.Module) else state
+        for name, tensor in named.items():
+            full_name = f"{model}/{name}"
+            if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.is_meta:
+                raise ConfigError(
+                    f"only dense tensors with memory can be published, and {full_name} is none",
+                    value=type(tensor).__name__ if not isinstance(tensor, Tensor) else shorten(str(tensor)),
+                    remedy="leave it out, by giving a mapping of the tensors that are meant",
+                )
+            tensors[full_name] = tensor
+    if not tensors:
+        raise ConfigError("there are no weights to publish", remedy="give at least one model with a tensor")
+    return tensors
