@@ -1,0 +1,279 @@
+"""`ReplayBuffer`: a storage, who writes it, and who draws from it."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlruntime.errors import CheckpointError, ConfigError
+from rlruntime.registry import build
+from rlruntime.spec.training.storages import ReplayBufferConfig, UniformSamplerConfig
+from rlruntime.storages.batch import Batch
+from rlruntime.storages.layout import RowLayout
+from rlruntime.storages.samplers import Draw, Sampler, UniformSampler
+from rlruntime.storages.storage import ArrayStorage
+from rlruntime.storages.writers import RoundRobinWriter, Writer
+
+STATE_FORMAT = 1
+GATHER_TIMEOUT_S = 120.0
+
+
+@dataclass
+class _Ahead:
+    """A batch that was drawn ahead, and whose rows are being copied."""
+
+    batch_size: int
+    draw: Draw
+    gathered: Future[Batch]
+
+
+class ReplayBuffer:
+    """Rows to learn from; safe to use from several threads.
+
+    Everything is drawn by the thread that calls `sample`. With ``prefetch`` a batch is drawn that many calls before it
+    is given, and a thread copies its rows meanwhile; `extend` waits for such copies, so that what a batch holds never
+    depends on how fast they are.
+
+    Args:
+        storage: where rows lie; allocated at the first batch.
+        sampler: which rows are drawn; by default any, with seed 0.
+        writer: where new rows go; by default in place of the oldest.
+        batch_size: rows of a batch; None where every `sample` says it.
+        prefetch: batches that are drawn ahead.
+
+    Raises:
+        ConfigError: parts that don't go together.
+    """
+
+    def __init__(
+        self,
+        storage: ArrayStorage,
+        sampler: Sampler | None = None,
+        writer: Writer | None = None,
+        *,
+        batch_size: int | None = None,
+        prefetch: int = 0,
+    ) -> None:
+        self.storage = storage
+        self.sampler = UniformSampler(UniformSamplerConfig(), seed=0) if sampler is None else sampler
+        self.writer = RoundRobinWriter() if writer is None else writer
+        self.batch_size, self.prefetch = batch_size, prefetch
+        if self.sampler.needs_order and not self.writer.keeps_order:
+            names = type(self.sampler).__name__, type(self.writer).__name__
+            raise ConfigError(f"{names[0]} can't follow {names[1]}", remedy="use a RoundRobin writer")
+        self._lock = threading.RLock()
+        self._ahead: deque[_Ahead] = deque()
+        self._executor: ThreadPoolExecutor | None = None
+
+    @classmethod
+    def from_config(cls, config: ReplayBufferConfig, *, seed: int, field: str = "replay") -> ReplayBuffer:
+        """Return the buffer that ``config`` describes.
+
+        Args:
+            seed: of the sampler.
+            field: path of the config in the manifest, for errors.
+
+        Raises:
+            ConfigError: an unknown part, a config that it refuses, parts that don't go together.
+        """
+        return cls(
+            build("storage", config.storage, field=f"{field}.storage"),
+            build("sampler", config.sampler, seed, field=f"{field}.sampler"),
+            build("writer", config.writer, field=f"{field}.writer"),
+            batch_size=config.batch_size,
+            prefetch=config.prefetch,
+        )
+
+    def __len__(self) -> int:
+        """Return the number of rows at hand."""
+        with self.storage.reading():
+            return self.storage.window.size
+
+    @property
+    def num_written(self) -> int:
+        """Rows written ever, those that were written over included."""
+        with self.storage.reading():
+            return self.storage.window.end
+
+    def extend(self, rows: Mapping[str, Any]) -> np.ndarray:
+        """Write rows: a dict of arrays or tensors ``[n, ...]``, nested or with dotted keys, or a TensorDict ``[n]``.
+
+        Returns:
+            the position of each row, ``[n]`` int64; -1 for a row that the writer left out.
+
+        Raises:
+            ConfigError: the rows don't fit those that are held.
+        """
+        columns, num_rows = self.storage.matched(rows)
+        if num_rows == 0:
+            return np.zeros(0, np.int64)
+        with self._lock:
+            self._finish_copies()
+            with self.storage.writing():
+                return self.writer.write(self.storage, columns, num_rows)
+
+    def add(self, row: Mapping[str, Any]) -> int:
+        """Write one row, without the dimension of rows; return its position."""
+        return int(self.extend(_with_row_dimension(row))[0])
+
+    def sample(self, batch_size: int | None = None) -> Batch:
+        """Return rows in memory of their own.
+
+        Args:
+            batch_size: overrides the buffer's; not possible with prefetch.
+
+        Raises:
+            TooFewRowsError: the sampler needs more rows than there are.
+        """
+        size = self.batch_size if batch_size is None else batch_size
+        if size is None:
+            raise ConfigError("how many rows to sample isn't said", remedy="give batch_size here or to the buffer")
+        with self._lock:
+            if not self.prefetch:
+                with self.storage.reading():
+                    return self._gather(self._draw(size))
+            if self._ahead and self._ahead[0].batch_size != size:
+                raise ConfigError(
+                    f"the next batch of {self._ahead[0].batch_size} rows is drawn already",
+                    value=size,
+                    remedy="sample one size with prefetch",
+                )
+            while len(self._ahead) <= self.prefetch:
+                self._draw_ahead(size)
+            ahead = self._ahead.popleft()
+        return ahead.gathered.result(GATHER_TIMEOUT_S)
+
+    def update_priorities(self, positions: np.ndarray, priorities: np.ndarray | Tensor) -> None:
+        """Set the priority of rows.
+
+        Args:
+            positions: ``[n]``, those of a batch; rows that were written over since are left out.
+            priorities: ``[n]`` of at least 0, such as the magnitude of the temporal-difference error.
+
+        Raises:
+            TypeError: the sampler has no priorities.
+            ValueError: a priority is negative or no number.
+        """
+        if isinstance(priorities, Tensor):
+            priorities = priorities.detach().cpu().numpy()
+        with self._lock, self.storage.reading():
+            self.sampler.update_priorities(self.storage, positions, priorities)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy of everything: rows, writer, sampler with its randomness, batches drawn ahead.
+
+        It is a tree of dicts, lists, arrays and scalars, as checkpoints hold.
+        """
+        with self._lock:
+            self._finish_copies()
+            with self.storage.reading():
+                return {
+                    "format": STATE_FORMAT,
+                    "storage": self.storage.state_dict(),
+                    "writer": {"type": type(self.writer).__name__, "state": self.writer.state_dict()},
+                    "sampler": {"type": type(self.sampler).__name__, "state": self.sampler.state_dict()},
+                    "ahead": [_batch_state(ahead) for ahead in self._ahead],
+                }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Become what ``state_dict`` described; the next batches are those that it would have given.
+
+        Raises:
+            CheckpointError: it is of another format, another sampler or writer, or of rows that don't fit. The buffer
+                is then as it was.
+        """
+        if state.get("format") != STATE_FORMAT:
+            raise CheckpointError(
+                "the replay buffer of the checkpoint has an unknown format", value=state.get("format")
+            )
+        for name, part in (("writer", self.writer), ("sampler", self.sampler)):
+            if state[name]["type"] != type(part).__name__:
+                raise CheckpointError(
+                    f"the replay buffer of the checkpoint has the {name} {state[name]['type']}, "
+                    f"this one has {type(part).__name__}"
+                )
+        with self._lock:
+            self._finish_copies()
+            self.storage.check_state(state["storage"])
+            with self.storage.writing():
+                self.storage.load_state_dict(state["storage"])
+                self.writer.load_state_dict(state["writer"]["state"], self.storage)
+                self.sampler.load_state_dict(state["sampler"]["state"], self.storage)
+            self._ahead = deque(_batch_from_state(item, self.storage.layout) for item in state["ahead"])
+
+    def close(self) -> None:
+        """End the copying thread. The rows stay; may be called twice."""
+        with self._lock:
+            executor, self._executor = self._executor, None
+            if executor is not None:
+                executor.shutdown()
+
+    def _draw(self, size: int) -> Draw:
+        return self.sampler.draw(self.storage, size)
+
+    def _gather(self, draw: Draw) -> Batch:
+        """Return the rows of a draw; within ``reading()``."""
+        rows = self.storage.gather(draw.positions)
+        assert self.storage.layout is not None
+        return Batch(self.storage.layout, rows, draw.positions, weight=draw.weight, leading=draw.leading)
+
+    def _draw_ahead(self, size: int) -> None:
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix="replay-copy")
+        with self.storage.reading():
+            draw = self._draw(size)
+        self._ahead.append(_Ahead(size, draw, self._executor.submit(self._gather_beside, draw)))
+
+    def _gather_beside(self, draw: Draw) -> Batch:
+        with self.storage.reading():
+            return self._gather(draw)
+
+    def _finish_copies(self) -> None:
+        """Wait for copies under way, so that they hold the rows of the time when they were drawn."""
+        for ahead in self._ahead:
+            ahead.gathered.exception(GATHER_TIMEOUT_S)
+
+
+def _with_row_dimension(row: Mapping[str, Any]) -> dict[str, Any]:
+    if getattr(row, "batch_size", None) == torch.Size([]):
+        return {str(key): value for key, value in row.unsqueeze(0).items()}  # type: ignore[attr-defined]
+    lifted: dict[str, Any] = {}
+    for key, value in row.items():
+        if isinstance(value, Mapping):
+            lifted[key] = _with_row_dimension(value)
+        else:
+            lifted[key] = value[None] if isinstance(value, Tensor) else np.asarray(value)[None]
+    return lifted
+
+
+def _batch_state(ahead: _Ahead) -> dict[str, Any]:
+    """Return a batch that was drawn ahead with its rows, which may have been written over since."""
+    batch = ahead.gathered.result(GATHER_TIMEOUT_S)
+    return {
+        "batchSize": ahead.batch_size,
+        "positions": batch.positions.copy(),
+        "weight": None if batch.weight is None else batch.weight.numpy().copy(),
+        "leading": list(batch.leading),
+        "rows": batch.rows.reshape(-1).view(np.uint8).reshape(len(batch), batch.layout.row_bytes).copy(),
+        "extra": {name: column.clone() for name, column in batch.extra.items()},
+    }
+
+
+def _batch_from_state(item: Mapping[str, Any], layout: RowLayout | None) -> _Ahead:
+    assert layout is not None
+    positions, weight = np.array(item["positions"]), item["weight"]
+    leading = tuple(item["leading"])
+    draw = Draw(positions, None if weight is None else np.array(weight), leading)
+    rows = np.array(item["rows"]).view(layout.struct).reshape(-1)
+    gathered: Future[Batch] = Future()
+    extra = {name: column.clone() for name, column in item["extra"].items()}
+    gathered.set_result(Batch(layout, rows, positions, weight=draw.weight, leading=leading, extra=extra))
+    return _Ahead(item["batchSize"], draw, gathered)

@@ -1,0 +1,147 @@
+"""Samplers: which rows come next.
+
+A sampler draws positions and copies nothing. It follows the storage's window by itself, whoever moves it. All of its
+randomness comes from one generator, and is part of its state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlruntime.registry import register
+from rlruntime.spec.training.storages import UniformSamplerConfig, WithoutReplacementSamplerConfig
+from rlruntime.storages.errors import TooFewRowsError
+from rlruntime.storages.storage import ArrayStorage
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Rows that were chosen.
+
+    Attributes:
+        positions: ``[n]`` int64.
+        weight: ``[n]`` float32 importance weights, or None.
+        leading: the shape that the rows are seen in, where it isn't ``(n,)``.
+    """
+
+    positions: np.ndarray
+    weight: np.ndarray | None = None
+    leading: tuple[int, ...] | None = None
+
+
+class Sampler:
+    """Draws positions.
+
+    Attributes:
+        needs_order: whether it keeps something for each row, and so needs a writer that keeps order.
+        rng: where all of its chance comes from.
+    """
+
+    needs_order = False
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.Generator(np.random.PCG64(seed))
+
+    def draw(self, storage: ArrayStorage, batch_size: int) -> Draw:
+        """Return ``batch_size`` rows of those at hand; within ``storage.reading()``.
+
+        Raises:
+            TooFewRowsError: there are not enough rows for it.
+        """
+        raise NotImplementedError
+
+    def update_priorities(self, storage: ArrayStorage, positions: np.ndarray, priorities: np.ndarray) -> None:
+        """Set the priority of rows; samplers without priorities refuse it, rather than let them go unused."""
+        raise TypeError(f"{type(self).__name__} has no priorities; use a Prioritized sampler")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy of the state, randomness included."""
+        return {"rng": self.rng.bit_generator.state}
+
+    def load_state_dict(self, state: Mapping[str, Any], storage: ArrayStorage) -> None:
+        """Take what ``state_dict`` returned; the storage is loaded already."""
+        self.rng.bit_generator.state = state["rng"]
+
+
+@register("sampler", "Uniform")
+class UniformSampler(Sampler):
+    """Every row at hand with the same probability, independently: a batch may hold a row twice."""
+
+    Config = UniformSamplerConfig
+
+    def __init__(self, config: UniformSamplerConfig, seed: int) -> None:
+        super().__init__(seed)
+
+    def draw(self, storage: ArrayStorage, batch_size: int) -> Draw:
+        """Return rows; see `Sampler.draw`."""
+        start, end = storage.window
+        if start == end:
+            raise TooFewRowsError("the buffer is empty")
+        return Draw(self.rng.integers(start, end, batch_size))
+
+
+@register("sampler", "WithoutReplacement")
+class WithoutReplacementSampler(Sampler):
+    """Passes over the rows that are at hand when a pass begins, each one exactly once.
+
+    Rows written during a pass come in the next one; rows that were written over in the meantime are left out. The last
+    batch of a pass is shorter where the rows don't fill it, or left out with ``dropLast``.
+
+    Attributes:
+        num_passes: passes that were given out in full.
+    """
+
+    Config = WithoutReplacementSamplerConfig
+
+    def __init__(self, config: WithoutReplacementSamplerConfig, seed: int) -> None:
+        super().__init__(seed)
+        self.config = config
+        self.num_passes = 0
+        self._order = np.zeros(0, np.int64)
+        self._next = 0
+
+    def draw(self, storage: ArrayStorage, batch_size: int) -> Draw:
+        """Return the next rows of the pass; see `Sampler.draw`."""
+        start, end = storage.window
+        needed = batch_size if self.config.drop_last else 1
+        taken = self._take(start, batch_size)
+        if len(taken) < needed:
+            self._end_pass()
+            if end - start < needed:
+                raise TooFewRowsError(f"the buffer holds {end - start} rows, a batch needs {needed}")
+            self._order = np.arange(start, end)
+            if self.config.shuffle:
+                self.rng.shuffle(self._order)
+            taken = self._take(start, batch_size)
+        if len(self._order) - self._next < needed:
+            self._end_pass()
+        return Draw(taken)
+
+    def _take(self, start: int, most: int) -> np.ndarray:
+        """Return up to ``most`` of the next rows that are still at hand."""
+        parts = [np.zeros(0, np.int64)]
+        while most > 0 and self._next < len(self._order):
+            part = self._order[self._next : self._next + most]
+            self._next += len(part)
+            parts.append(part[part >= start])
+            most -= len(parts[-1])
+        return np.concatenate(parts)
+
+    def _end_pass(self) -> None:
+        self.num_passes += len(self._order) > 0
+        self._order, self._next = np.zeros(0, np.int64), 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is left of the pass, and the randomness."""
+        left = self._order[self._next :].copy()
+        return {**super().state_dict(), "left": left, "numPasses": self.num_passes}
+
+    def load_state_dict(self, state: Mapping[str, Any], storage: ArrayStorage) -> None:
+        """Take what ``state_dict`` returned."""
+        super().load_state_dict(state, storage)
+        self._order, self._next = np.array(state["left"]), 0
+        self.num_passes = int(state["numPasses"])

@@ -1,0 +1,181 @@
+"""Storages: memory for rows, and the window of positions that it holds.
+
+A storage knows nothing of order or chance. Whoever writes or reads does so within ``writing()`` or ``reading()``, so
+that nobody sees half a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rlruntime.errors import CheckpointError
+from rlruntime.registry import register
+from rlruntime.spec.training.storages import TensorStorageConfig
+from rlruntime.storages.layout import RowLayout, plan_layout
+from rlruntime.storages.locks import ThreadLock
+
+
+class Window(NamedTuple):
+    """The positions at hand: ``start`` up to but without ``end``. Both only grow."""
+
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """Rows at hand."""
+        return self.end - self.start
+
+
+class ArrayStorage:
+    """Rows in one packed matrix ``[capacity, row_bytes]``, allocated at the first batch, whose layout it takes.
+
+    Attributes:
+        capacity: most rows that are held.
+        layout: of a row; None before the first batch.
+        is_shared: whether other processes may write and read the same rows.
+    """
+
+    is_shared = False
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.layout: RowLayout | None = None
+        self._lock = ThreadLock()
+        self._start = self._end = 0
+
+    @property
+    def window(self) -> Window:
+        """The positions at hand."""
+        return Window(self._start, self._end)
+
+    def move_window(self, start: int, end: int) -> None:
+        """Let go of rows before ``start``, and offer those written before ``end``."""
+        self._start, self._end = start, end
+
+    def reading(self) -> AbstractContextManager[Any]:
+        """Return a context in which nobody else writes."""
+        return self._lock.reading
+
+    def writing(self) -> AbstractContextManager[Any]:
+        """Return a context in which nobody else reads or writes."""
+        return self._lock.writing
+
+    def matched(self, rows: Mapping[str, Any]) -> tuple[list[np.ndarray], int]:
+        """Return the columns of ``rows`` as `put` takes them, and their number; the first rows set the layout.
+
+        Rows of length 0 set nothing.
+
+        Raises:
+            ConfigError: the rows are none, or don't fit the layout.
+            StorageError: there is no room for ``capacity`` such rows.
+        """
+        if self.layout is None:
+            layout, num_rows = plan_layout(rows)
+            if num_rows == 0:
+                return [], 0
+            with self.writing():
+                self._initialise(layout)
+        assert self.layout is not None
+        return self.layout.matched(rows)
+
+    def put(self, position: int, columns: list[np.ndarray]) -> None:
+        """Write consecutive rows, at most ``capacity``, from ``position`` on; the window stays as it is."""
+        first = position % self.capacity
+        count = len(columns[0])
+        until_end = min(count, self.capacity - first)
+        for target, column in zip(self._columns, columns, strict=True):
+            target[first : first + until_end] = column[:until_end]
+            if until_end < count:
+                target[: count - until_end] = column[until_end:]
+
+    def put_at(self, slots: np.ndarray, columns: list[np.ndarray]) -> None:
+        """Write rows into slots ``[n]``, each a different one; the window stays as it is."""
+        for target, column in zip(self._columns, columns, strict=True):
+            target[slots] = column
+
+    def gather(self, positions: np.ndarray) -> np.ndarray:
+        """Return the rows at ``positions [n]`` as ``[n]`` of `RowLayout.struct`, in memory of their own."""
+        assert self.layout is not None
+        out = np.empty((len(positions), self.layout.words), np.int64)
+        # Clipping leaves out a second pass over the positions; they lie within the capacity already.
+        np.take(self._words, positions % self.capacity, axis=0, out=out, mode="clip")
+        rows: np.ndarray = out.view(self.layout.struct).reshape(-1)
+        return rows
+
+    def column(self, name: str) -> np.ndarray:
+        """Return the memory of one column, ``[capacity, ...]``, by slot."""
+        assert self.layout is not None
+        return self._columns[list(self.layout.by_name).index(name)]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy of the rows at hand, oldest first, with their layout and window."""
+        with self.reading():
+            start, end = self.window
+            if self.layout is None:
+                return {"layout": None, "start": start, "end": end, "rows": None}
+            rows = self.gather(np.arange(start, end)).view(np.uint8).reshape(end - start, self.layout.row_bytes)
+            return {"layout": self.layout.to_json(), "start": start, "end": end, "rows": rows}
+
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Refuse a state that `load_state_dict` can't take.
+
+        Raises:
+            CheckpointError: it holds more rows than fit, or rows of another layout.
+        """
+        held = state["end"] - state["start"]
+        if held > self.capacity:
+            raise CheckpointError(f"the checkpoint holds {held} rows, the buffer takes {self.capacity}")
+        if state["layout"] is not None:
+            layout = RowLayout.from_json(state["layout"])
+            if self.layout is not None and self.layout != layout:
+                raise CheckpointError("the rows of the checkpoint have other columns than those of the buffer")
+            if state["rows"].shape != (held, layout.row_bytes):
+                raise CheckpointError("the checkpoint lacks some of its rows")
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Hold what ``state_dict`` returned, and nothing else; the state is copied.
+
+        Raises:
+            CheckpointError: see `check_state`.
+        """
+        self.check_state(state)
+        with self.writing():
+            start, end = state["start"], state["end"]
+            self.move_window(end, end)  # nothing is at hand until all is
+            if state["layout"] is not None:
+                if self.layout is None:
+                    self._initialise(RowLayout.from_json(state["layout"]))
+                assert self.layout is not None
+                rows = np.ascontiguousarray(state["rows"]).view(np.int64)
+                self._words[np.arange(start, end) % self.capacity] = rows
+            self.move_window(start, end)
+
+    def _initialise(self, layout: RowLayout) -> None:
+        """Allocate for ``layout``, unless another thread did; within ``writing()``."""
+        if self.layout is None:
+            self._map(self._allocate(layout), layout)
+
+    def _allocate(self, layout: RowLayout) -> np.ndarray:
+        """Return zeros ``[capacity, words]`` int64; pages are taken as rows are written."""
+        return np.zeros((self.capacity, layout.words), np.int64)
+
+    def _map(self, words: np.ndarray, layout: RowLayout) -> None:
+        self._words = words
+        rows = words.view(layout.struct).reshape(-1)
+        self._columns = [rows[field.name] for field in layout.fields]
+        self.layout = layout
+
+
+@register("storage", "Tensor")
+class TensorStorage(ArrayStorage):
+    """Rows in the memory of this process."""
+
+    Config = TensorStorageConfig
+
+    def __init__(self, config: TensorStorageConfig) -> None:
+        super().__init__(config.capacity)
