@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlruntime.spec.base import NonNegativeInt, PositiveInt, SpecModel
+from rlruntime.spec.base import Fraction, NonNegativeInt, PositiveFloat, PositiveInt, SpecModel
 from rlruntime.spec.training.component import Component
 
 
@@ -30,13 +30,24 @@ class WithoutReplacementSamplerConfig(SpecModel):
     """Whether the rows of a pass that don't fill a batch are left out, rather than given as a shorter batch."""
 
 
+class PrioritizedSamplerConfig(SpecModel):
+    """`type: Prioritized`: rows in proportion to a power of their priority (Schaul et al. 2016, arXiv:1511.05952)."""
+
+    alpha: Fraction = 0.6
+    """Power of a priority: 0 draws uniformly, 1 in proportion."""
+    beta: Fraction = 0.4
+    """Power of the importance weights: 1 undoes the priorities in expectation."""
+    epsilon: PositiveFloat = 1e-6
+    """Added to every priority, so that none is 0."""
+
+
 class ReplayBufferConfig(SpecModel):
     """A replay buffer."""
 
     storage: Component
     """Where rows lie: `Tensor`, or your own."""
     sampler: Component = Component(type="Uniform")
-    """Which rows are drawn: `Uniform`, `WithoutReplacement`, or your own."""
+    """Which rows are drawn: `Uniform`, `WithoutReplacement`, `Prioritized`, or your own."""
     writer: Component = Component(type="RoundRobin")
     """Where new rows go: `RoundRobin`, or your own."""
     batch_size: PositiveInt = 256

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from replay_rows import numbered, tensor_buffer
 
@@ -58,6 +58,7 @@ def test_rows_come_out_as_they_went_in() -> None:
     assert batch["next.terminated"].dtype == torch.bool
 
 
+@settings(deadline=None)
 @given(st.integers(1, 9), st.lists(st.integers(0, 25), min_size=1, max_size=8))
 def test_the_newest_rows_stay_at_any_write_position(capacity: int, sizes: list[int]) -> None:
     buffer = tensor_buffer(capacity, sampler=in_order())

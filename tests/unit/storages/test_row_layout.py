@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlruntime.errors import CheckpointError, ConfigError
@@ -28,6 +28,7 @@ def test_larger_elements_come_first_and_a_row_is_a_whole_number_of_words() -> No
     assert RowLayout.from_json(layout.to_json()) == layout
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["bool", "uint8", "float16", "float32", "int64"]), st.integers(0, 5))))
 def test_every_element_is_aligned_and_no_two_columns_overlap(columns: list[tuple[str, int]]) -> None:
     rows = {f"c{number}": np.zeros((1, size), dtype) for number, (dtype, size) in enumerate(columns)}
