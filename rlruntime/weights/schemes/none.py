@@ -37,24 +37,25 @@ class InPlacePublisher:
         Raises:
             ConfigError: ``targets`` are not the published tensors themselves.
         """
-        difference = self.manifest.difference(describe(targets))
-        if difference:
-            raise ConfigError(f"this receiver's weights are not those that are published: {difference}")
-        ours, theirs = self.manifest.bind(self._weights), self.manifest.bind(targets)
+        self.check_shared(targets)
+        self._members[name] = InPlaceReceiver(self, targets)
+        return self._members[name]
+
+    def check_shared(self, weights: Weights) -> None:
+        """Raise a `ConfigError` where these are not the tensors that this publisher was made for."""
+        ours, theirs = self.manifest.bind(self._weights), self.manifest.bind(weights)
         for entry, own, other in zip(self.manifest.stored, ours, theirs, strict=True):
             if own.data_ptr() != other.data_ptr():
                 raise ConfigError(
-                    f"without transport a receiver must hold the published tensors, and its {entry.name} is a copy",
-                    remedy="hand it the same module, or use another scheme",
+                    f"without transport all must hold the same tensors, and {entry.name} is a copy",
+                    remedy="use the same module, or another scheme",
                 )
-        self._members[name] = InPlaceReceiver(self)
-        return self._members[name]
 
     def publish(self, weights: Weights) -> Publication:
         """See `Publisher.publish`."""
         if self._closed:
             raise WeightSyncError("the publisher is closed")
-        self.manifest.bind(weights)
+        self.check_shared(weights)
         with self._changed:
             self._version += 1
             self._published = True
@@ -86,8 +87,9 @@ class InPlacePublisher:
 class InPlaceReceiver:
     """Act with the published tensors themselves; see `Receiver`. Made by `InPlacePublisher.receiver`."""
 
-    def __init__(self, publisher: InPlacePublisher) -> None:
+    def __init__(self, publisher: InPlacePublisher, targets: Weights) -> None:
         self._publisher: InPlacePublisher | None = publisher
+        self._targets = targets
         self._version = 0
 
     @property
@@ -99,6 +101,7 @@ class InPlaceReceiver:
         """See `Receiver.acquire`."""
         if self._publisher is None:
             raise WeightSyncError("the receiver is closed")
+        self._publisher.check_shared(self._targets)
         self._version = self._publisher.wait_for(min_version, timeout_s)
         return self._version
 

@@ -61,9 +61,16 @@ class RemotePublisher(ABC):
             ValueError: the name is taken by a member that is alive.
         """
         self._refuse_when_closed()
+        hello = {
+            "scheme": self.scheme,
+            "round": self.round + 1,
+            **self._parameters(),
+            "manifest": self.manifest.to_json(),
+        }
+        message = wire.frame(wire.HELLO, self._version, json.dumps(hello))
+        theirs = self._members.invite(name, message, self._descriptors())
         self.round += 1
-        hello = {"scheme": self.scheme, "round": self.round, **self._parameters(), "manifest": self.manifest.to_json()}
-        return self._members.invite(name, wire.frame(wire.HELLO, self._version, json.dumps(hello)), self._descriptors())
+        return theirs
 
     def remove(self, name: str) -> None:
         """Let go of a member; nothing happens where there is none of that name."""
@@ -85,7 +92,10 @@ class RemotePublisher(ABC):
             raise WeightSyncError(f"not all have joined: {_words(bad)}", outcomes=bad)
 
     def publish(self, weights: Weights) -> Publication:
-        """See `Publisher.publish`. Who has not joined by then gets the newest version when joining."""
+        """See `Publisher.publish`. Who has not joined by then gets the newest version when joining.
+
+        A member that is lost is an error of every publication until it is removed or replaced.
+        """
         self._refuse_when_closed()
         deadline = time.monotonic() + self._timeout_s
         sources = self.manifest.bind(weights)

@@ -84,7 +84,9 @@ class SharedMemoryPublisher(RemotePublisher):
     def close(self) -> None:
         """See `Publisher.close`."""
         super().close()
-        self._segment = None  # unmaps
+        segment, self._segment = self._segment, None
+        if segment is not None:
+            segment.close()
         memory_fd, self._memory_fd = self._memory_fd, -1
         if memory_fd >= 0:
             os.close(memory_fd)
@@ -183,7 +185,9 @@ class SharedMemoryReceiver(RemoteReceiver):
     def close(self) -> None:
         """See `Receiver.close`."""
         super().close()
-        self._segment = None  # unmaps
+        segment, self._segment = self._segment, None
+        if segment is not None:
+            segment.close()
         memory_fd, self._memory_fd = self._memory_fd, -1
         if memory_fd >= 0:
             os.close(memory_fd)
@@ -215,7 +219,7 @@ class _Newest:
 
 
 class _Segment:
-    """The mapped segment: a head, the slots' versions, the slots. It lives as long as this object.
+    """The mapped segment: a head, the slots' versions, the slots.
 
     Attributes:
         slots: of one version each.
@@ -226,7 +230,8 @@ class _Segment:
         size = _segment_size(manifest, num_slots)
         if os.fstat(descriptor).st_size < size:
             raise WeightSyncError(f"the shared memory has fewer bytes than the {size} of its slots")
-        memory = torch.from_numpy(np.frombuffer(mmap.mmap(descriptor, size), np.uint8))
+        self._mapping = mmap.mmap(descriptor, size)
+        memory = torch.from_numpy(np.frombuffer(self._mapping, np.uint8))
         stride = _slot_stride(manifest)
         head_bytes = size - num_slots * stride
         words = memory[:head_bytes].view(torch.int64).numpy()
@@ -237,6 +242,12 @@ class _Segment:
             Snapshot(manifest, memory[head_bytes + slot * stride : head_bytes + (slot + 1) * stride])
             for slot in range(num_slots)
         ]
+
+    def close(self) -> None:
+        """Unmap, whoever still holds this object; an error's traceback does."""
+        self.slots.clear()
+        self._head = self.versions = np.zeros(0, np.int64)
+        self._mapping.close()
 
     @property
     def newest(self) -> _Newest:

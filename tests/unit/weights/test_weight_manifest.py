@@ -1,0 +1,143 @@
+"""What a manifest says of weights, and what a snapshot keeps of them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from rlruntime.errors import ConfigError
+from rlruntime.policies.flat import FlatParameters
+from rlruntime.weights.manifest import Manifest, TensorEntry, describe
+from rlruntime.weights.protocol import Weights
+from rlruntime.weights.snapshot import Snapshot
+
+
+def two_models() -> dict[str, dict[str, torch.Tensor]]:
+    weight = torch.arange(6, dtype=torch.float32).reshape(2, 3)
+    return {
+        "actor": {"weight": weight, "head": weight, "count": torch.tensor(7)},
+        "critic": {"shared": weight, "bias": torch.ones(33, dtype=torch.bfloat16), "none": torch.zeros(0, 4)},
+    }
+
+
+def test_a_manifest_lists_names_shapes_dtypes_ties_and_places() -> None:
+    manifest = describe(two_models())
+    assert manifest == Manifest(
+        (
+            TensorEntry("actor/weight", (2, 3), "float32", "", 0),
+            TensorEntry("actor/head", (2, 3), "float32", "actor/weight", 0),
+            TensorEntry("actor/count", (), "int64", "", 64),
+            TensorEntry("critic/shared", (2, 3), "float32", "actor/weight", 0),
+            TensorEntry("critic/bias", (33,), "bfloat16", "", 128),
+            TensorEntry("critic/none", (0, 4), "float32", "", 256),
+        ),
+        256,
+    )
+    assert [entry.name for entry in manifest.stored] == ["actor/weight", "actor/count", "critic/bias", "critic/none"]
+    assert Manifest.from_json(manifest.to_json()) == manifest
+
+
+def test_a_module_counts_with_parameters_persistent_buffers_and_tied_names() -> None:
+    module = nn.Sequential(nn.Linear(2, 2, bias=False), nn.BatchNorm1d(2), nn.Linear(2, 2, bias=False))
+    module[2].weight = module[0].weight
+    module.register_buffer("scratch", torch.zeros(1), persistent=False)
+    kinds = {entry.name: entry.kind for entry in describe({"net": module}).entries}
+    assert kinds == {
+        "net/0.weight": "float32[2, 2]",
+        "net/1.weight": "float32[2]",
+        "net/1.bias": "float32[2]",
+        "net/1.running_mean": "float32[2]",
+        "net/1.running_var": "float32[2]",
+        "net/1.num_batches_tracked": "int64[]",
+        "net/2.weight": "float32[2, 2] tied to net/0.weight",
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"a": torch.zeros(3), "b": torch.zeros(2)}, "m/a is float32[2] in the manifest, float32[3] here"),
+        (
+            {"a": torch.zeros(2, dtype=torch.float64), "b": torch.zeros(2)},
+            "m/a is float32[2] in the manifest, float64[2] here",
+        ),
+        ({"a": torch.zeros(2)}, "m/b is float32[2] in the manifest, absent here"),
+        (
+            {"a": torch.zeros(2), "b": torch.zeros(2), "c": torch.zeros(1)},
+            "m/c is absent in the manifest, float32[1] here",
+        ),
+        ({"b": torch.zeros(2), "a": torch.zeros(2)}, "the tensors are in another order"),
+    ],
+    ids=["shape", "dtype", "missing", "additional", "order"],
+)
+def test_the_first_difference_is_named(change: dict[str, torch.Tensor], words: str) -> None:
+    manifest = describe({"m": {"a": torch.zeros(2), "b": torch.zeros(2)}})
+    assert manifest.difference(describe({"m": change})) == words
+    with pytest.raises(ConfigError, match="the weights are not those agreed on: "):
+        manifest.bind({"m": change})
+
+
+def test_a_tie_that_came_or_went_is_a_difference() -> None:
+    one = torch.zeros(2)
+    tied, untied = describe({"m": {"a": one, "b": one}}), describe({"m": {"a": one, "b": torch.zeros(2)}})
+    assert tied.difference(untied) == "m/b is float32[2] tied to m/a in the manifest, float32[2] here"
+    assert untied.difference(tied) == "m/b is float32[2] in the manifest, float32[2] tied to m/a here"
+    assert tied.difference(tied) == ""
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [
+        ({}, "there are no weights to publish"),
+        (
+            {"m": {"a": torch.zeros(2, device="meta")}},
+            "only dense tensors with memory can be published, and m/a is none",
+        ),
+        ({"m": {"a": "text"}}, "m/a is none (got 'str')"),
+    ],
+    ids=["none", "meta", "no tensor"],
+)
+def test_what_cannot_be_published_is_refused(weights: Weights, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        describe(weights)
+    assert words in str(caught.value)
+
+
+def test_a_snapshot_keeps_every_dtype_and_shape_whatever_becomes_of_the_source() -> None:
+    source, target = two_models(), two_models()
+    manifest = describe(source)
+    snapshot = Snapshot.allocate(manifest)
+    snapshot.copy_from(manifest.bind(source))
+    for tensor in manifest.bind(source):
+        tensor.zero_()
+    for tensor in manifest.bind(target):
+        tensor.fill_(9)
+    snapshot.copy_to(manifest.bind(target))
+    assert target["actor"]["weight"].tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+    assert target["critic"]["shared"] is target["actor"]["weight"]
+    assert target["actor"]["count"].item() == 7
+    assert target["critic"]["bias"].tolist() == [1.0] * 33
+    assert len(snapshot.bytes) == 256
+
+
+def test_a_transposed_source_arrives_in_its_own_order() -> None:
+    source, target = {"m": {"a": torch.arange(6.0).reshape(2, 3).T}}, {"m": {"a": torch.zeros(3, 2)}}
+    manifest = describe(source)
+    snapshot = Snapshot.allocate(manifest)
+    snapshot.copy_from(manifest.bind(source))
+    snapshot.copy_to(manifest.bind(target))
+    assert target["m"]["a"].tolist() == [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
+
+
+def test_parameters_that_are_made_flat_afterwards_are_still_found() -> None:
+    source, target = nn.Linear(2, 2), nn.Linear(2, 2)
+    manifest = describe({"m": source})
+    flat = FlatParameters(target)
+    snapshot = Snapshot.allocate(manifest)
+    with torch.no_grad():
+        source.weight.copy_(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+        source.bias.copy_(torch.tensor([5.0, 6.0]))
+    snapshot.copy_from(manifest.bind({"m": source}))
+    snapshot.copy_to(manifest.bind({"m": target}))
+    assert flat.data.tolist() == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
