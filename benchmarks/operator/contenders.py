@@ -148,6 +148,11 @@ def _start_nothing(_plane: ControlPlane) -> Iterator[int]:
     yield 0
 
 
+def _install(plane: ControlPlane, peer: programs.Peer) -> None:
+    plane.kubectl("create", "-f", programs.crds(peer))  # too large for kubectl apply
+    plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+
+
 def _peer_account(plane: ControlPlane) -> Path:
     plane.api.create("/api/v1/namespaces", {"metadata": {"name": SYSTEM_NAMESPACE}})
     kubeconfig = plane.service_account_kubeconfig(SYSTEM_NAMESPACE, ACCOUNT)
@@ -193,19 +198,19 @@ def _peer(plane: ControlPlane, peer: programs.Peer, controller: str, *flags: str
 @contextlib.contextmanager
 def _start_kuberay(plane: ControlPlane) -> Iterator[int]:
     """KubeRay with ten workers and no limit of its client that matters."""
-    plane.kubectl("create", "-f", programs.crds(programs.KUBERAY))  # too large for kubectl apply
+    _install(plane, programs.KUBERAY)
     _peer_account(plane)
     flags = ["--enable-leader-election=false", "--reconcile-concurrency=10", "--qps=1000", "--burst=2000"]
     flags += [f"--metrics-addr=127.0.0.1:{plane.reservations.port()}"]
     flags += [f"--health-probe-bind-address=127.0.0.1:{plane.reservations.port()}"]
-    with _peer(plane, programs.KUBERAY, "raycluster", *flags) as pid:
+    with _peer(plane, programs.KUBERAY, "RayCluster", *flags) as pid:
         yield pid
 
 
 @contextlib.contextmanager
 def _start_training_operator(plane: ControlPlane) -> Iterator[int]:
     """The training operator with ten workers and its client's limit raised; its webhook is configured for nothing."""
-    plane.kubectl("create", "-f", programs.crds(programs.TRAINING_OPERATOR))
+    _install(plane, programs.TRAINING_OPERATOR)
     _peer_account(plane)
     secrets = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/secrets"
     plane.api.create(secrets, {"metadata": {"name": "training-operator-webhook-cert"}})
