@@ -73,6 +73,8 @@ class Timing:
     inspect_min_s: float = 30.0
     inspect_max_s: float = 600.0
     """The Events of a pod that is creating for long are listed again after 30, 60, ... seconds."""
+    inspect_rest_max_s: float = 5.0
+    """Longest rest between two such lists, of whatever pods: one that gets no answer must not hold up all others."""
     verdict_s: float = 300.0
     """For how long a dry run's verdict is taken for another job's pod that differs in names alone."""
 

@@ -92,7 +92,8 @@ class PodInspector:
                 return
             began_s = self._monotonic()
             await self._ask(job, pod)
-            await asyncio.sleep(_REST * (self._monotonic() - began_s))
+            rest_s = _REST * (self._monotonic() - began_s)
+            await asyncio.sleep(min(rest_s, self._timing.inspect_rest_max_s))
 
     def _gets_on(self, job: JobView, pod: ObservedPod) -> bool:
         """Return whether a pod has started, or gone, since it was to be looked at."""

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from rljob_operator.kube.client import KubeClient
-from rljob_operator.kube.errors import KubeError, NotFound
+from rljob_operator.kube.errors import NotFound
 from rljob_operator.kube.resources import RLJOBS
 from rljob_operator.metrics import OperatorMetrics
 from rljob_operator.planner.observed import Observed, ObservedPod
@@ -278,6 +278,3 @@ def about(job: JobView) -> dict[str, Any]:
         "uid": job.owner.uid,
         "attempt": job.status.attempt or 0,
     }
-
-
-__all__ = ["Decide", "KubeError", "Reconciler"]

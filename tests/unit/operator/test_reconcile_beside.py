@@ -18,7 +18,7 @@ from http_server import serving
 from prometheus_client import CollectorRegistry
 from reconcile_bench import NAMESPACE, UID, Bench, job_document
 from rljob_operator import logs
-from rljob_operator.kube.errors import Forbidden
+from rljob_operator.kube.errors import Forbidden, KubeError
 from rljob_operator.kube.resources import EVENTS, PODS
 from rljob_operator.metrics import OperatorMetrics
 from rljob_operator.planner.observed import Trouble
@@ -137,6 +137,28 @@ def test_a_long_message_is_cut() -> None:
 )
 def test_the_newest_warning_about_a_pod(events: list[dict[str, Any]], expected: Trouble | None) -> None:
     assert newest_warning(events) == expected
+
+
+def test_a_list_of_events_that_gets_no_answer_for_long_does_not_hold_up_the_next() -> None:
+    async def story(bench: Bench) -> None:
+        await bench.look()
+        job = bench.cache.job(UID)
+        assert job is not None
+
+        def slow(*_: str) -> KubeError:
+            bench.seconds += 40.0
+            return KubeError("list events")
+
+        bench.kube.refuse = slow
+        async with asyncio.timeout(5.0):
+            bench.inspector.inspect(job, ["ppo-trainer-0-0", "ppo-trainer-1-0"])
+            while bench.kube.requests.count("list events full") < 2:
+                await asyncio.sleep(0.001)
+        await bench.inspector.stop()
+
+    bench = Bench(timing=Timing(inspect_rest_max_s=0.01))
+    bench.submit(roles=[{"name": "trainer", "type": "Trainer", "replicas": 2}])
+    asyncio.run(story(bench))
 
 
 def test_a_pod_that_is_creating_for_long_has_its_events_listed_with_growing_pauses() -> None:
