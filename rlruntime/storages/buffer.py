@@ -18,6 +18,7 @@ from rlruntime.registry import build
 from rlruntime.spec.training.storages import ReplayBufferConfig, UniformSamplerConfig
 from rlruntime.storages.batch import Batch
 from rlruntime.storages.layout import RowLayout
+from rlruntime.storages.n_step import NStep
 from rlruntime.storages.samplers import Draw, Sampler, UniformSampler
 from rlruntime.storages.storage import ArrayStorage
 from rlruntime.storages.writers import RoundRobinWriter, Writer
@@ -47,6 +48,7 @@ class ReplayBuffer:
         sampler: which rows are drawn; by default any, with seed 0.
         writer: where new rows go; by default in place of the oldest.
         batch_size: rows of a batch; None where every `sample` says it.
+        n_step: sums rewards over several steps as rows are read.
         prefetch: batches that are drawn ahead.
 
     Raises:
@@ -60,14 +62,16 @@ class ReplayBuffer:
         writer: Writer | None = None,
         *,
         batch_size: int | None = None,
+        n_step: NStep | None = None,
         prefetch: int = 0,
     ) -> None:
         self.storage = storage
         self.sampler = UniformSampler(UniformSamplerConfig(), seed=0) if sampler is None else sampler
         self.writer = RoundRobinWriter() if writer is None else writer
-        self.batch_size, self.prefetch = batch_size, prefetch
-        if self.sampler.needs_order and not self.writer.keeps_order:
-            names = type(self.sampler).__name__, type(self.writer).__name__
+        self.n_step, self.batch_size, self.prefetch = n_step, batch_size, prefetch
+        followers = [self.sampler] * self.sampler.needs_order + [n_step] * (n_step is not None)
+        if followers and not self.writer.keeps_order:
+            names = type(followers[0]).__name__, type(self.writer).__name__
             raise ConfigError(f"{names[0]} can't follow {names[1]}", remedy="use a RoundRobin writer")
         self._lock = threading.RLock()
         self._ahead: deque[_Ahead] = deque()
@@ -89,6 +93,7 @@ class ReplayBuffer:
             build("sampler", config.sampler, seed, field=f"{field}.sampler"),
             build("writer", config.writer, field=f"{field}.writer"),
             batch_size=config.batch_size,
+            n_step=None if config.n_step is None else NStep(config.n_step),
             prefetch=config.prefetch,
         )
 
@@ -207,6 +212,8 @@ class ReplayBuffer:
                 self.storage.load_state_dict(state["storage"])
                 self.writer.load_state_dict(state["writer"]["state"], self.storage)
                 self.sampler.load_state_dict(state["sampler"]["state"], self.storage)
+                if self.n_step is not None:
+                    self.n_step.restart()
             self._ahead = deque(_batch_from_state(item, self.storage.layout) for item in state["ahead"])
 
     def close(self) -> None:
@@ -217,13 +224,17 @@ class ReplayBuffer:
                 executor.shutdown()
 
     def _draw(self, size: int) -> Draw:
-        return self.sampler.draw(self.storage, size)
+        draw = self.sampler.draw(self.storage, size)
+        if self.n_step is not None:
+            self.n_step.follow(self.storage)
+        return draw
 
     def _gather(self, draw: Draw) -> Batch:
         """Return the rows of a draw; within ``reading()``."""
         rows = self.storage.gather(draw.positions)
         assert self.storage.layout is not None
-        return Batch(self.storage.layout, rows, draw.positions, weight=draw.weight, leading=draw.leading)
+        extra = None if self.n_step is None else self.n_step.apply(self.storage, draw.positions, rows)
+        return Batch(self.storage.layout, rows, draw.positions, weight=draw.weight, leading=draw.leading, extra=extra)
 
     def _draw_ahead(self, size: int) -> None:
         if self._executor is None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from rlruntime.spec.training.storages import TensorStorageConfig
+from rlruntime.spec.training.storages import TensorStorageConfig, WithoutReplacementSamplerConfig
 from rlruntime.storages.buffer import ReplayBuffer
+from rlruntime.storages.samplers import WithoutReplacementSampler
 from rlruntime.storages.storage import TensorStorage
 
 
@@ -25,3 +26,8 @@ def numbered(first: int, last: int) -> dict[str, Any]:
 def tensor_buffer(capacity: int, **parts: Any) -> ReplayBuffer:
     """Return a buffer in memory."""
     return ReplayBuffer(TensorStorage(TensorStorageConfig(capacity=capacity)), **parts)
+
+
+def in_order() -> WithoutReplacementSampler:
+    """Return a sampler that gives the rows from the oldest to the newest, again and again."""
+    return WithoutReplacementSampler(WithoutReplacementSamplerConfig(shuffle=False), seed=0)

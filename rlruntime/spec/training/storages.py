@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from rlruntime.spec.base import Fraction, NonNegativeInt, PositiveFloat, PositiveInt, SpecModel
+from typing import Annotated
+
+from pydantic import Field
+
+from rlruntime.spec.base import AsTuple, Fraction, NonNegativeInt, PositiveFloat, PositiveInt, SpecModel
 from rlruntime.spec.training.component import Component
 
 
@@ -41,16 +45,53 @@ class PrioritizedSamplerConfig(SpecModel):
     """Added to every priority, so that none is 0."""
 
 
+Key = Annotated[str, Field(min_length=1, max_length=256)]
+Keys = Annotated[tuple[Key, ...], AsTuple]
+
+
+class TrajectoryConfig(SpecModel):
+    """How the rows of one trajectory are told from those of others."""
+
+    trajectory_key: Key | None = None
+    """Column that holds a number of the trajectory. Unset: `endKeys` say where one ends."""
+    end_keys: Keys = Field(default=("next.terminated", "next.truncated"), min_length=1, max_length=8)
+    """Columns of which any is true at the last row of a trajectory."""
+    num_envs: PositiveInt = 1
+    """Environment copies whose rows take turns: those of a rollout `[T, B]` flattened time first have `B`."""
+
+
+class SliceSamplerConfig(TrajectoryConfig):
+    """`type: Slice`: successive rows of one trajectory, with every such slice as likely as any other."""
+
+    slice_length: PositiveInt
+    """Rows of a slice."""
+
+
+class NStepConfig(TrajectoryConfig):
+    """Rewards summed over several steps as rows are read (Sutton 1988; in deep Q-learning, arXiv:1710.02298)."""
+
+    steps: PositiveInt
+    """Most rewards that are summed; fewer where the trajectory, or what is held of it, ends before."""
+    gamma: Fraction
+    """Discount per step."""
+    reward_key: Key = "next.reward"
+    """Column of the rewards."""
+    outcome_keys: Keys = Field(default=("next.",), min_length=1, max_length=32)
+    """Columns that come from the last of the steps; one that ends with a dot stands for all that begin with it."""
+
+
 class ReplayBufferConfig(SpecModel):
     """A replay buffer."""
 
     storage: Component
     """Where rows lie: `Tensor`, or your own."""
     sampler: Component = Component(type="Uniform")
-    """Which rows are drawn: `Uniform`, `WithoutReplacement`, `Prioritized`, or your own."""
+    """Which rows are drawn: `Uniform`, `WithoutReplacement`, `Prioritized`, `Slice`, or your own."""
     writer: Component = Component(type="RoundRobin")
     """Where new rows go: `RoundRobin`, or your own."""
     batch_size: PositiveInt = 256
     """Rows of a batch."""
+    n_step: NStepConfig | None = None
+    """Rewards over several steps. Unset: of one."""
     prefetch: NonNegativeInt = 0
     """Batches that are drawn and copied ahead, beside the learner. What is drawn doesn't depend on how fast that is."""

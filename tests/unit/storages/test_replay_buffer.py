@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replay_rows import numbered, tensor_buffer
+from replay_rows import in_order, numbered, tensor_buffer
 
 from rlruntime.errors import CheckpointError, ConfigError
 from rlruntime.spec.training.component import Component
@@ -28,10 +28,6 @@ from rlruntime.storages.errors import TooFewRowsError
 from rlruntime.storages.samplers import UniformSampler, WithoutReplacementSampler
 from rlruntime.storages.storage import TensorStorage
 from rlruntime.trainers.state_tree import load_state, save_state
-
-
-def in_order() -> WithoutReplacementSampler:
-    return WithoutReplacementSampler(WithoutReplacementSamplerConfig(shuffle=False), seed=0)
 
 
 def shuffled(seed: int = 3) -> WithoutReplacementSampler:
