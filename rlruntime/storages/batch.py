@@ -42,7 +42,7 @@ class Batch:
         self.leading = (len(positions),) if leading is None else leading
         self._rows = rows if leading is None else rows.reshape(leading)
         self.weight = None if weight is None else torch.from_numpy(weight)
-        self.extra = dict(extra or {})
+        self.extra = {name: column.reshape(self.leading) for name, column in (extra or {}).items()}
 
     def __len__(self) -> int:
         return len(self.positions)

@@ -17,9 +17,9 @@ _SCAN_ROWS = 1 << 20
 class TrajectoryIndex:
     """Counts, for every row, the rows of its trajectory up to it, as far as they were held when it was written.
 
-    The row after row `p` of the same environment copy is row `p + num_envs`. Two rows `p` and `q = p + k num_envs` are of
-    one trajectory exactly where ``run[q] = run[p] + k``: a trajectory that began in between would have started to count
-    anew, and have fewer than `k` by then.
+    The row after row `p` of the same environment copy is row `p + num_envs`. Two rows `p` and `q = p + k num_envs` are
+    of one trajectory exactly where ``run[q] = run[p] + k``: one that began in between started to count anew, and has
+    come to `k` at most.
     """
 
     def __init__(self, config: TrajectoryConfig) -> None:
@@ -62,7 +62,8 @@ class TrajectoryIndex:
 
     def run(self, positions: np.ndarray) -> np.ndarray:
         """Return the count of rows at ``positions``, of the same shape."""
-        return self._run[positions % len(self._run)]
+        counts: np.ndarray = self._run[positions % len(self._run)]
+        return counts
 
     def steps_ahead(self, positions: np.ndarray, most: int, end: int) -> np.ndarray:
         """Return how many of the rows at, and right after, ``positions [n]`` are of one trajectory: 1 to ``most``."""

@@ -24,7 +24,7 @@ from rlruntime.trainers.state_tree import load_state, save_state
 
 
 class Experience:
-    """Writes trajectories of given lengths, those of several environments in turns; every row tells where it is from."""
+    """Writes trajectories of given lengths, several environments in turns; every row tells where it is from."""
 
     def __init__(self, lengths: list[list[int]]) -> None:
         self.columns = [self._column(env, env_lengths) for env, env_lengths in enumerate(lengths)]
@@ -271,7 +271,7 @@ def test_batches_drawn_ahead_keep_their_sums_over_a_checkpoint(tmp_path: Path) -
     second.load_state_dict(load_state(tmp_path))
     for _ in range(6):
         one, other = first.sample(), second.sample()
-        for name in one.keys():
+        for name in one:
             assert torch.equal(one[name], other[name])
     first.close()
     second.close()
