@@ -50,6 +50,8 @@ class Member:
         """Close the connection, for this reason."""
         self.ended = self.ended or Outcome(self.applied, status, words)
         self.outgoing.clear()
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)  # a process that was forked may hold a copy
         self.sock.close()
 
     def has_answered(self, version: int) -> bool:

@@ -19,6 +19,7 @@ import os
 import struct
 import sys
 import time
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -68,6 +69,7 @@ class SharedMemoryPublisher(RemotePublisher):
             raise ValueError(f"num_slots must be 2 to {MAX_SLOTS}, got {num_slots}")
         super().__init__(weights, timeout_s=timeout_s, last_version=last_version)
         self._memory_fd = open_shared_memory("rljob-weights")
+        self._close_memory = weakref.finalize(self, os.close, self._memory_fd)
         try:
             size = _segment_size(self.manifest, num_slots)
             try:
@@ -78,7 +80,7 @@ class SharedMemoryPublisher(RemotePublisher):
                 ) from None
             self._segment: _Segment | None = _Segment(self._memory_fd, self.manifest, num_slots)
         except BaseException:
-            os.close(self._memory_fd)
+            self._close_memory()
             raise
 
     def close(self) -> None:
@@ -87,9 +89,7 @@ class SharedMemoryPublisher(RemotePublisher):
         segment, self._segment = self._segment, None
         if segment is not None:
             segment.close()
-        memory_fd, self._memory_fd = self._memory_fd, -1
-        if memory_fd >= 0:
-            os.close(memory_fd)
+        self._close_memory()
 
     def _parameters(self) -> dict[str, int]:
         assert self._segment is not None
@@ -151,11 +151,12 @@ class SharedMemoryReceiver(RemoteReceiver):
     ) -> None:
         super().__init__(link, manifest, targets, round_number)
         # Opened anew, for a descriptor that was handed on shares its locks with the one it came from.
-        self._memory_fd = os.open(f"/proc/self/fd/{memory_fd}", os.O_RDWR | os.O_CLOEXEC)
+        own_fd = os.open(f"/proc/self/fd/{memory_fd}", os.O_RDWR | os.O_CLOEXEC)
+        self._close_memory = weakref.finalize(self, os.close, own_fd)
         try:
-            self._segment: _Segment | None = _Segment(self._memory_fd, manifest, num_slots)
+            self._segment: _Segment | None = _Segment(own_fd, manifest, num_slots)
         except BaseException:
-            os.close(self._memory_fd)
+            self._close_memory()
             raise
 
     def acquire(self, min_version: int, timeout_s: float) -> int:
@@ -188,9 +189,7 @@ class SharedMemoryReceiver(RemoteReceiver):
         segment, self._segment = self._segment, None
         if segment is not None:
             segment.close()
-        memory_fd, self._memory_fd = self._memory_fd, -1
-        if memory_fd >= 0:
-            os.close(memory_fd)
+        self._close_memory()
 
     def _take(self, segment: _Segment, newest: _Newest) -> int | None:
         """Copy from that slot, or return None where it has been overtaken."""
