@@ -45,7 +45,7 @@ def decide(observed: Observed, *, now: datetime, image: str, nonce: str) -> Plan
         nonce: a few random letters and digits, for the name of the token's Secret where it has none yet.
     """
     spec, status = observed.spec, observed.status
-    if observed.deleting or (spec is not None and spec.managed_by != MANAGED_BY):
+    if observed.deleting or (observed.managed_by if spec is None else spec.managed_by) != MANAGED_BY:
         return Plan(status)
     if spec is None:
         return Plan(status) if cleanup.finished(status) else _unreadable(observed, now)
@@ -137,10 +137,10 @@ def _run(draft: Draft, observed: Observed, spec: RLJobSpec, *, image: str, nonce
     draft.deletes.extend(restarts.stale(places))
     draft.deletes.extend(scaling.deletions(places.surplus))
     new, holds = _missing(draft, places)
-    if new:
+    if new or _lack_volumes(observed, places):
         secret = draft.get("token_secret")
         try:
-            if observed.templates_valid is None:
+            if new and observed.templates_valid is None:
                 return Plan(
                     observed.status, dry_runs=children.samples(observed.owner, spec, image=image, secret=secret)
                 )
@@ -186,6 +186,12 @@ def _hopeless(observed: Observed, places: Roster) -> tuple[str, str] | None:
         if slot.end == "Permanent" and (pod := slot.lost or slot.pod) is not None:
             return "ConfigInvalid", f"{slot.name}: {words_of(pod)}"
     return None
+
+
+def _lack_volumes(observed: Observed, places: Roster) -> bool:
+    """Return whether a pod can't mount what it needs: somebody may have deleted what was made for the job."""
+    pods = [slot.pod for slot in places.slots if slot.pod is not None and not slot.pod.started]
+    return any(trouble.of_a_volume for pod in pods if (trouble := observed.pod_events.get(pod.name)) is not None)
 
 
 def _too_late(draft: Draft, spec: RLJobSpec, activation: ActivationStatus) -> tuple[str, str] | None:

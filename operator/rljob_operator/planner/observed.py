@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from rljob_operator.builders.owner import Owner
-from rlruntime.spec.manifest import RLJobSpec
+from rlruntime.spec.manifest import MANAGED_BY, RLJobSpec
 from rlruntime.spec.status import CheckpointStatus, ProgressStatus, RLJobStatus
 
 
@@ -29,6 +29,11 @@ class Trouble:
     reason: str
     """One word, such as `Unschedulable`, `ImagePullBackOff` or `FailedMount`."""
     message: str = ""
+
+    @property
+    def of_a_volume(self) -> bool:
+        """Return whether something that the pod mounts is missing or can't be had."""
+        return self.reason.endswith(("Mount", "AttachVolume", "MapVolume"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +104,8 @@ class Observed:
     """As the API server has it; empty for a new job."""
     generation: int
     spec_problem: str = ""
+    managed_by: str = MANAGED_BY
+    """Who acts on the job, for one whose spec can't be read."""
     deleting: bool = False
     """The job has a `deletionTimestamp`."""
     pods: tuple[ObservedPod, ...] = ()

@@ -104,7 +104,7 @@ def _trouble(pod: ObservedPod, events: Mapping[str, Trouble]) -> Trouble | None:
     if event is None or pod.started:
         return None
     words = f"{event.reason}: {event.message}" if event.message else event.reason
-    if event.reason.endswith(("Mount", "AttachVolume", "MapVolume")):
+    if event.of_a_volume:
         return Trouble("VolumeUnavailable", words)
     return Trouble("Unschedulable" if event.reason == "FailedScheduling" else "Creating", words)
 

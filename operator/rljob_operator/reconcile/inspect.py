@@ -119,6 +119,8 @@ class PodInspector:
             del memory.pod_events[pod.name]
         else:
             memory.pod_events[pod.name] = trouble
+            if trouble.of_a_volume:
+                memory.existing.clear()  # what was made for the job may be gone: it is made again, or found
         self._add(job.owner.uid)
 
 

@@ -120,6 +120,7 @@ class Reconciler:
             status=job.status,
             generation=job.generation,
             spec_problem=job.spec_problem,
+            managed_by=job.managed_by,
             deleting=job.deleting,
             pods=pods,
             existing=frozenset(memory.existing),

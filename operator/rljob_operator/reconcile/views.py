@@ -18,7 +18,7 @@ from rlruntime.spec.contract import (
     LABEL_ROLE,
     MAIN_CONTAINER,
 )
-from rlruntime.spec.manifest import RLJobSpec
+from rlruntime.spec.manifest import MANAGED_BY, RLJobSpec
 from rlruntime.spec.problems import model_error
 from rlruntime.spec.status import RLJobStatus
 
@@ -39,6 +39,8 @@ class JobView:
     """None where this version can't read it; `spec_problem` says why."""
     status: RLJobStatus
     spec_problem: str = ""
+    managed_by: str = MANAGED_BY
+    """As it stands in the spec, also in one that can't be read."""
     status_problem: str = ""
     """Why the status can't be read; such a job is left alone."""
     deleting: bool = False
@@ -81,6 +83,7 @@ def job_view(item: KubeObject, known: JobView | None = None) -> JobView:
         generation=generation,
         spec=spec,
         spec_problem=problem,
+        managed_by=_managed_by(item.get("spec")),
         status=status,
         status_problem=status_problem,
         deleting="deletionTimestamp" in about,
@@ -95,6 +98,11 @@ def _spec(document: Any) -> tuple[RLJobSpec | None, str]:
         return RLJobSpec.model_validate(document, by_alias=True, by_name=False), ""
     except ValidationError as error:
         return None, str(model_error(error, RLJobSpec, document, at="spec"))
+
+
+def _managed_by(document: Any) -> str:
+    named = document.get("managedBy") if isinstance(document, dict) else None
+    return named if isinstance(named, str) else MANAGED_BY
 
 
 def _is_deeper(document: Any, levels: int) -> bool:

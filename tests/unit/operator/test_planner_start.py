@@ -23,7 +23,7 @@ from planner_cases import (
     seen,
     status_of,
 )
-from rljob_operator.planner.observed import CreateRefused, ObservedPod
+from rljob_operator.planner.observed import CreateRefused, ObservedPod, Trouble
 from rljob_operator.planner.plan import Plan
 
 from rlruntime.spec.status import ActivationStatus, RLJobStatus
@@ -222,6 +222,22 @@ def test_spec_that_cannot_be_read_fails_a_job_without_pods() -> None:
     assert plan.status.message == "spec.x: this field is unknown; remove it"
     again = plan_for(replace(observed, status=plan.status), after_s=60)
     assert again == Plan(status=plan.status)
+
+
+def test_spec_that_cannot_be_read_of_a_job_of_another_manager_is_left_alone() -> None:
+    observed = replace(seen(job_spec()), spec=None, spec_problem="no", managed_by="example.com/other")
+    assert plan_for(observed) == Plan(status=RLJobStatus())
+
+
+def test_what_was_made_for_a_job_is_made_again_where_a_pod_can_not_mount_it() -> None:
+    spec = job_spec()
+    status = status_of(spec, running())
+    stuck = a_pod(node="node-a")
+    lost = Trouble("FailedMount", 'configmap "ppo-1b4e28ba-spec" not found')
+    observed = seen(spec, stuck, status=status, pod_events={stuck.name: lost}, templates_valid=None)
+    assert [item["kind"] for item in plan_for(observed).creates] == ["ConfigMap", "Secret", "Service"]
+    names = frozenset(item["metadata"]["name"] for item in plan_for(observed).creates)
+    assert plan_for(replace(observed, existing=names)).creates == ()
 
 
 def test_spec_that_cannot_be_read_leaves_the_pods_of_a_job_alone_and_says_so() -> None:

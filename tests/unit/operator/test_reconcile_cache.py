@@ -153,6 +153,12 @@ def test_a_spec_that_can_not_be_read_says_which_field_and_why() -> None:
     assert found is not None
     assert found.spec is None
     assert "spec.runPolicy.backoffLimit" in found.spec_problem
+    broken["spec"]["managedBy"] = "example.com/other"
+    broken["metadata"].update(resourceVersion="2", generation=2)
+    cache.apply_job(broken)
+    changed = cache.job(JOB)
+    assert changed is not None
+    assert changed.managed_by == "example.com/other"
 
 
 def test_word_of_deletions_is_kept_for_a_while_only() -> None:
