@@ -77,16 +77,17 @@ class RemotePublisher(ABC):
         self._members.remove(name)
 
     def wait_joined(self, timeout_s: float) -> None:
-        """Wait until all who were invited have joined.
+        """Wait until all who were invited have joined, and have been sent the newest version where the scheme sends.
 
         Raises:
             WeightSyncError: one refused, is late or is lost.
         """
-        self._members.wait(lambda member: member.joined, time.monotonic() + timeout_s)
+        deadline = time.monotonic() + timeout_s
+        self._members.wait(lambda member: member.joined and not member.outgoing, deadline)
         bad = {
-            member.name: member.ended or Outcome(0, Status.LATE, "has not joined")
+            member.name: member.ended or Outcome(member.applied, Status.LATE, _lateness(member))
             for member in self._members
-            if member.ended or not member.joined
+            if member.ended or not member.joined or member.outgoing
         }
         if bad:
             raise WeightSyncError(f"not all have joined: {_words(bad)}", outcomes=bad)
@@ -224,6 +225,10 @@ class RemoteReceiver(ABC):
         return WeightSyncError(
             f"the publisher is gone, or gave up on this receiver, before version {needed}; the newest is {newest}"
         )
+
+
+def _lateness(member: Member) -> str:
+    return "has not taken the newest version" if member.joined else "has not joined"
 
 
 def _words(outcomes: dict[str, Outcome]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,11 +12,11 @@ import psutil
 import pytest
 import torch
 from torch import nn
-from weight_processes import MemberProcess, fill, make_models
+from weight_processes import MemberProcess, extremes, fill, make_models
 
 from rlruntime.errors import ConfigError
 from rlruntime.weights.joining import join
-from rlruntime.weights.protocol import Status, WeightSyncError
+from rlruntime.weights.protocol import Receiver, Status, WeightSyncError
 from rlruntime.weights.schemes.pipe import PipePublisher
 from rlruntime.weights.schemes.remote import RemotePublisher
 from rlruntime.weights.schemes.shared_memory import SharedMemoryPublisher
@@ -251,6 +252,57 @@ def test_a_manifest_larger_than_a_socket_takes_at_once_gets_through(make: Make) 
     assert receiver.acquire(1, 30.0) == 1
     assert all(torch.equal(tensor, torch.ones(2)) for tensor in ours["wide"].parameters())
     receiver.close()
+
+
+def test_who_never_answers_has_not_joined_at_the_deadline(make: Make) -> None:
+    publisher = make(make_models())
+    with publisher.invite("silent"), pytest.raises(WeightSyncError) as caught:
+        publisher.wait_joined(0.01)
+    assert str(caught.value) == "not all have joined: silent late at version 0: has not joined"
+
+
+def test_a_receiver_whose_publisher_is_silent_or_gone_says_so(make: Make) -> None:
+    ours, theirs = socket.socketpair()
+    with ours:
+        with pytest.raises(WeightSyncError, match=r"the publisher said nothing within 0\.01 s"):
+            join(theirs, make_models(), timeout_s=0.01)
+        assert theirs.fileno() == -1
+    publisher = make(make_models())
+    receiver = join(publisher.invite("here"), make_models())
+    publisher.close()
+    with pytest.raises(WeightSyncError, match="the publisher is gone, or gave up on this receiver, before version 1; "):
+        receiver.acquire(0, 600.0)
+    receiver.close()
+    with pytest.raises(WeightSyncError, match="the receiver is closed"):
+        receiver.acquire(0, 0.0)
+    with pytest.raises(WeightSyncError, match="the publisher is closed"):
+        publisher.publish(make_models())
+
+
+def test_threads_of_one_process_exclude_each_other_as_processes_do(make: Make) -> None:
+    models = make_models(20_000)
+    publisher = make(models)
+    copies = [make_models(20_000), make_models(20_000)]
+    receivers = [join(publisher.invite(name), ours) for name, ours in zip("ab", copies, strict=True)]
+    publisher.wait_joined(30.0)
+    mixtures: list[int] = []
+
+    def read(receiver: Receiver, ours: dict[str, nn.Module]) -> None:
+        mixed = 0
+        for _ in range(100):
+            receiver.acquire(receiver.version + 1, 60.0)
+            low, high = extremes(ours)
+            mixed += low != high
+        mixtures.append(mixed)
+
+    threads = [threading.Thread(target=read, args=pair) for pair in zip(receivers, copies, strict=True)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        publisher.publish(fill(models, publisher.version % 256))
+    assert mixtures == [0, 0]
+    for receiver in receivers:
+        receiver.close()
 
 
 def test_a_publisher_that_never_stops_and_many_reads_show_no_mixture(make: Make) -> None:
