@@ -15,7 +15,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from rljob_operator.handlers.login import Login
-from rljob_operator.handlers.watching import streams
+from rljob_operator.handlers.watching import Intake, streams
 from rljob_operator.kube.connection import Connection
 from rljob_operator.kube.http import HttpClient
 from rljob_operator.metrics import OperatorMetrics
@@ -42,6 +42,7 @@ class Parts:
     client: HttpClient
     cache: Cache
     monitor: WatchMonitor
+    intake: Intake
     login: Login
     queue: WorkQueue
     resync: Resync
@@ -107,12 +108,18 @@ def assemble(options: Options, timing: Timing, decide: Decide, connection: Conne
         image=options.image,
         dry_run=options.dry_run,
     )
+
+    def add_soon(uid: str) -> None:
+        queue.add_after(uid, timing.pod_events_hold_s)
+
+    intake = Intake(cache, add=queue.add, add_soon=add_soon)
     return Parts(
         metrics=metrics,
         client=client,
         cache=cache,
         monitor=monitor,
-        login=Login(connection, monitor, metrics, monotonic=monotonic),
+        intake=intake,
+        login=Login(connection, monitor, metrics, monotonic=monotonic, takers=intake.takers),
         queue=queue,
         resync=resync,
         events=events,

@@ -81,9 +81,6 @@ class _Operator:
         self._ended = ""
         self._ready = False
 
-    def _add_soon(self, uid: str) -> None:
-        self._parts.queue.add_after(uid, self._timing.pod_events_hold_s)
-
     async def run(self, stop: _Stop) -> int:
         """Start all parts in their order, and wait until a signal or a failure ends them."""
         parts = self._parts
@@ -94,7 +91,7 @@ class _Operator:
         ignored = asyncio.all_tasks()
         kopf_stop = asyncio.Event()
         kopf_tasks = await kopf.spawn_tasks(
-            registry=kopf_registry(parts.cache, add=parts.queue.add, add_soon=self._add_soon, login=parts.login),
+            registry=kopf_registry(parts.intake, parts.login),
             settings=kopf_settings(),
             clusterwide=not self._options.namespaces,
             namespaces=self._options.namespaces,

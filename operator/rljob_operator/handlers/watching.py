@@ -1,7 +1,8 @@
-"""kopf: its settings, and the handlers of its events.
+"""kopf: its settings, and what is done with the events of its watches.
 
-The handlers take over what they are told into the cache and put the job into the queue; they decide nothing. kopf keeps
-nothing in the objects: it stores no last-handled state, no progress and no finalizer.
+They are taken over into the cache, and the job is put into the queue; nothing is decided here. Most are taken from the
+stream of a watch before kopf unpacks them, see `login`; its handlers are told of what it lists. kopf keeps nothing in
+the objects: it stores no last-handled state, no progress and no finalizer.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 import kopf
 
-from rljob_operator.handlers.login import Login
+from rljob_operator.handlers.login import Event, Login, Take
 from rljob_operator.kube.resources import PODS, RLJOBS
 from rljob_operator.reconcile.cache import Cache
 from rljob_operator.reconcile.resync import POD_SELECTOR
@@ -96,33 +97,52 @@ def kopf_settings() -> kopf.OperatorSettings:
     return settings
 
 
-def kopf_registry(
-    cache: Cache, *, add: Callable[[str], None], add_soon: Callable[[str], None], login: Login
-) -> kopf.OperatorRegistry:
-    """Return the handlers.
+class Intake:
+    """Takes what watches and lists tell of into the cache, and has the job looked at where that changes anything.
 
     Args:
         add: puts a job into the queue.
         add_soon: does so a moment later, so that the pods of a job make one pass together.
     """
-    registry = kopf.OperatorRegistry()
 
-    async def job_event(event: Any, **_: Any) -> None:
+    def __init__(self, cache: Cache, *, add: Callable[[str], None], add_soon: Callable[[str], None]) -> None:
+        self._cache, self._add, self._add_soon = cache, add, add_soon
+
+    @property
+    def takers(self) -> dict[str, Take]:
+        """What takes the events of each resource, by its plural."""
+        return {RLJOBS.plural: self.take_job, PODS.plural: self.take_pod}
+
+    def take_job(self, event: Event) -> None:
+        """Take an event of a job."""
         item = event["object"]
         is_gone = event["type"] == "DELETED"
-        changed = cache.remove_job(item["metadata"]["uid"]) if is_gone else cache.apply_job(item)
+        uid = item["metadata"]["uid"]
+        changed = self._cache.remove_job(uid) if is_gone else self._cache.apply_job(item)
         if changed is not None:
-            add(changed)
+            self._add(changed)
 
-    async def pod_event(event: Any, **_: Any) -> None:
+    def take_pod(self, event: Event) -> None:
+        """Take an event of a pod."""
         item = event["object"]
         about = item["metadata"]
         if event["type"] == "DELETED":
-            changed = cache.remove_pod(about.get("labels", {}).get(LABEL_JOB_UID, ""), about["uid"], item)
+            changed = self._cache.remove_pod(about.get("labels", {}).get(LABEL_JOB_UID, ""), about["uid"], item)
         else:
-            changed = cache.apply_pod(item)
+            changed = self._cache.apply_pod(item)
         if changed is not None:
-            add_soon(changed)
+            self._add_soon(changed)
+
+
+def kopf_registry(intake: Intake, login: Login) -> kopf.OperatorRegistry:
+    """Return the handlers."""
+    registry = kopf.OperatorRegistry()
+
+    async def job_event(event: Any, **_: Any) -> None:
+        intake.take_job(event)
+
+    async def pod_event(event: Any, **_: Any) -> None:
+        intake.take_pod(event)
 
     async def log_in(**arguments: Any) -> kopf.AiohttpSession:
         return await login(**arguments)
