@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-ANSWER_TIMEOUT_S = 60.0
+ANSWER_TIMEOUT_S = 100.0
 SMALL, LARGE = 8, 1 << 20
 
 

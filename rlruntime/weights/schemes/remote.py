@@ -42,7 +42,7 @@ class RemotePublisher(ABC):
     def __init__(self, weights: Weights, *, timeout_s: float, last_version: int) -> None:
         self.manifest = describe(weights)
         self.round = 0
-        self._version = last_version
+        self._version = self._last_number = last_version
         self._timeout_s = timeout_s
         self._members = Members(self._on_joined)
         self._closed = False
@@ -101,7 +101,7 @@ class RemotePublisher(ABC):
         deadline = time.monotonic() + self._timeout_s
         sources = self.manifest.bind(weights)
         self._members.exchange(0.0)
-        version = self._version + 1
+        self._last_number = version = self._last_number + 1  # one that was interrupted may be known to some
         self._offer(version, sources, deadline)
         self._version = version
         publication = Publication(version, self._wait_applied)

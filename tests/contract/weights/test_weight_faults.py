@@ -139,10 +139,12 @@ def test_the_lock_of_a_reader_killed_while_it_copies_dies_with_it() -> None:
             "end those that are stopped, or give more slots"
         )
         assert held.publication is None
+        interrupted = publisher.version + 1
         a.process.kill()
         a.process.wait()
         with pytest.raises(WeightSyncError, match=f"a lost at version [0-9]+: {GONE}"):
             publisher.publish(models)
+        assert publisher.version == interrupted + 1  # no number stands for two versions
         publisher.remove("a")
         assert publisher.publish(models).wait_applied(1.0) == {}
     publisher.close()

@@ -305,18 +305,19 @@ def test_threads_of_one_process_exclude_each_other_as_processes_do(make: Make) -
         receiver.close()
 
 
+@pytest.mark.timeout(240)
 def test_a_publisher_that_never_stops_and_many_reads_show_no_mixture(make: Make) -> None:
-    models = make_models(20_000)
+    models = make_models(8_000)
     publisher = make(models)
     with (
-        MemberProcess(publisher, "a", size=20_000) as a,
-        MemberProcess(publisher, "b", size=20_000) as b,
+        MemberProcess(publisher, "a", size=8_000) as a,
+        MemberProcess(publisher, "b", size=8_000) as b,
     ):
         publisher.wait_joined(60.0)
         members = (a, b)
         for member in members:
             member.answer()
-            member.tell(do="read_many", reads=1000)
+            member.tell(do="read_many", reads=5000)
         answers: list[dict[str, int]] = []
 
         def collect() -> None:
@@ -327,4 +328,4 @@ def test_a_publisher_that_never_stops_and_many_reads_show_no_mixture(make: Make)
         while collecting.is_alive():
             publisher.publish(fill(models, (publisher.version + 1) % 256))
         collecting.join()
-    assert answers == [{"reads": 1000, "mixtures": 0, "backward": 0}] * 2
+    assert answers == [{"reads": 5000, "mixtures": 0, "backward": 0}] * 2
