@@ -33,7 +33,7 @@ class _Ahead:
 
     batch_size: int
     draw: Draw
-    gathered: Future[Batch]
+    gathered: Future[Batch | None]
 
 
 class ReplayBuffer:
@@ -97,6 +97,14 @@ class ReplayBuffer:
             prefetch=config.prefetch,
         )
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Travel to another process; batches that were drawn ahead stay here."""
+        return {**self.__dict__, "_lock": None, "_ahead": None, "_executor": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock, self._ahead, self._executor = threading.RLock(), deque(), None
+
     def __len__(self) -> int:
         """Return the number of rows at hand."""
         with self.storage.reading():
@@ -154,7 +162,11 @@ class ReplayBuffer:
             while len(self._ahead) <= self.prefetch:
                 self._draw_ahead(size)
             ahead = self._ahead.popleft()
-        return ahead.gathered.result(GATHER_TIMEOUT_S)
+        batch = ahead.gathered.result(GATHER_TIMEOUT_S)
+        if batch is None:
+            with self._lock, self.storage.reading():
+                return self._gather(self._draw(size))
+        return batch
 
     def update_priorities(self, positions: np.ndarray, priorities: np.ndarray | Tensor) -> None:
         """Set the priority of rows.
@@ -185,7 +197,7 @@ class ReplayBuffer:
                     "storage": self.storage.state_dict(),
                     "writer": {"type": type(self.writer).__name__, "state": self.writer.state_dict()},
                     "sampler": {"type": type(self.sampler).__name__, "state": self.sampler.state_dict()},
-                    "ahead": [_batch_state(ahead) for ahead in self._ahead],
+                    "ahead": [_batch_state(ahead, batch) for ahead, batch in self._copied()],
                 }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -243,9 +255,20 @@ class ReplayBuffer:
             draw = self._draw(size)
         self._ahead.append(_Ahead(size, draw, self._executor.submit(self._gather_beside, draw)))
 
-    def _gather_beside(self, draw: Draw) -> Batch:
+    def _gather_beside(self, draw: Draw) -> Batch | None:
+        """Return the rows of a draw, or None where another process has written over some of them."""
         with self.storage.reading():
+            if (
+                self.storage.is_shared
+                and draw.positions.min(initial=self.storage.window.end) < self.storage.window.start
+            ):
+                return None
             return self._gather(draw)
+
+    def _copied(self) -> list[tuple[_Ahead, Batch]]:
+        """Return the batches drawn ahead that will be given."""
+        batches = [(ahead, ahead.gathered.result(GATHER_TIMEOUT_S)) for ahead in self._ahead]
+        return [(ahead, batch) for ahead, batch in batches if batch is not None]
 
     def _finish_copies(self) -> None:
         """Wait for copies under way, so that they hold the rows of the time when they were drawn."""
@@ -265,9 +288,8 @@ def _with_row_dimension(row: Mapping[str, Any]) -> dict[str, Any]:
     return lifted
 
 
-def _batch_state(ahead: _Ahead) -> dict[str, Any]:
+def _batch_state(ahead: _Ahead, batch: Batch) -> dict[str, Any]:
     """Return a batch that was drawn ahead with its rows, which may have been written over since."""
-    batch = ahead.gathered.result(GATHER_TIMEOUT_S)
     return {
         "batchSize": ahead.batch_size,
         "positions": batch.positions.copy(),
@@ -284,7 +306,7 @@ def _batch_from_state(item: Mapping[str, Any], layout: RowLayout | None) -> _Ahe
     leading = tuple(item["leading"])
     draw = Draw(positions, None if weight is None else np.array(weight), leading)
     rows = np.array(item["rows"]).view(layout.struct).reshape(-1)
-    gathered: Future[Batch] = Future()
+    gathered: Future[Batch | None] = Future()
     extra = {name: column.clone() for name, column in item["extra"].items()}
     gathered.set_result(Batch(layout, rows, positions, weight=draw.weight, leading=leading, extra=extra))
     return _Ahead(item["batchSize"], draw, gathered)

@@ -1,15 +1,26 @@
-"""Who may read and write when: many readers, or one writer."""
+"""Who may read and write when: many readers, or one writer; among threads, or among processes.
+
+Among processes the lock is the kernel's: it ends with the process that holds it, whatever ends that, and passing it
+on makes what its holder wrote visible. It belongs to an open file, not to a process, so that each process opens the
+file anew; a descriptor that was handed down by a fork would share its parent's lock.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import os
+import struct
+import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from types import TracebackType
 
-from rlruntime.errors import EXIT_TRY_AGAIN, RLJobError
+from rlruntime.errors import EXIT_TRY_AGAIN, ConfigError, RLJobError
 
 LOCK_TIMEOUT_S = 120.0
+_locks: weakref.WeakSet[KernelLock] = weakref.WeakSet()
 
 
 class LockTimeoutError(RLJobError):
@@ -23,12 +34,21 @@ class ThreadLock:
 
     def __init__(self, timeout_s: float = LOCK_TIMEOUT_S) -> None:
         self.timeout_s = timeout_s
+        self._forget_threads()
+
+    def reading(self) -> Entered:
+        """Return a context for reading."""
+        return Entered(self.enter_reading, self.leave_reading)
+
+    def writing(self) -> Entered:
+        """Return a context for writing."""
+        return Entered(self.enter_writing, self.leave_writing)
+
+    def _forget_threads(self) -> None:
         self._changed = threading.Condition(threading.Lock())
         self._num_readers = 0
         self._writer = 0
         self._depth = 0
-        self.reading = _Side(self.enter_reading, self.leave_reading)
-        self.writing = _Side(self.enter_writing, self.leave_writing)
 
     def enter_reading(self) -> None:
         """Wait until nobody else writes.
@@ -42,6 +62,8 @@ class ThreadLock:
                 return
             if self._writer:
                 self._wait(writers_only=True)
+            if not self._num_readers:
+                self._first_in(exclusive=False)
             self._num_readers += 1
 
     def leave_reading(self) -> None:
@@ -52,6 +74,7 @@ class ThreadLock:
                 return
             self._num_readers -= 1
             if not self._num_readers:
+                self._last_out()
                 self._changed.notify_all()
 
     def enter_writing(self) -> None:
@@ -64,6 +87,7 @@ class ThreadLock:
             if self._writer != threading.get_ident():
                 if self._writer or self._num_readers:
                     self._wait(writers_only=False)
+                self._first_in(exclusive=True)
                 self._writer = threading.get_ident()
             self._depth += 1
 
@@ -73,7 +97,14 @@ class ThreadLock:
             self._depth -= 1
             if not self._depth:
                 self._writer = 0
+                self._last_out()
                 self._changed.notify_all()
+
+    def _first_in(self, *, exclusive: bool) -> None:
+        """Keep out other processes, where there are any."""
+
+    def _last_out(self) -> None:
+        """Let other processes in."""
 
     def _wait(self, *, writers_only: bool) -> None:
         deadline = time.monotonic() + self.timeout_s
@@ -84,18 +115,104 @@ class ThreadLock:
             self._changed.wait(left_s)
 
 
-class _Side:
-    """One of the two ways to enter, as a context; made once, since it is entered for every batch."""
+class KernelLock(ThreadLock):
+    """Lets many processes, and threads of them, read, or one thread of one process write.
 
-    __slots__ = ("_enter", "_leave")
+    Two bytes of a file are locked. Whoever enters passes through the gate; a writer holds it while it waits for the
+    rows, so that readers that come and go can't keep it waiting.
+
+    Args:
+        descriptor: of the file, which stays the caller's; its contents don't matter.
+        timeout_s: seconds to wait at most.
+
+    Raises:
+        ConfigError: the system has no such locks.
+    """
+
+    _GATE, _ROWS = 0, 1
+    _FIRST_SLEEP_S, _LONGEST_SLEEP_S = 2e-5, 1e-3
+
+    def __init__(self, descriptor: int, timeout_s: float = LOCK_TIMEOUT_S) -> None:
+        if not sys.platform.startswith("linux"):
+            raise ConfigError(
+                "rows are shared between processes on Linux only", remedy="use a storage that isn't shared"
+            )
+        super().__init__(timeout_s)
+        self._descriptor = descriptor
+        self._own = -1
+        _locks.add(self)
+
+    def start_anew(self) -> None:
+        """Hold nothing, in a process that was forked: not its parent's open file, with which the parent's lock would
+        outlive the parent, and not what the parent's threads were in.
+        """
+        self.close()
+        self._forget_threads()
+
+    def close(self) -> None:
+        """Give up the lock and its file; another use opens it anew."""
+        own, self._own = self._own, -1
+        if own >= 0:
+            os.close(own)
+
+    def _first_in(self, *, exclusive: bool) -> None:
+        if self._own < 0:
+            self._own = os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDWR | os.O_CLOEXEC)
+        kind = fcntl.F_WRLCK if exclusive else fcntl.F_RDLCK
+        deadline = time.monotonic() + self.timeout_s
+        try:
+            self._take(kind, self._GATE, deadline)
+            self._take(kind, self._ROWS, deadline)
+        except BaseException:
+            self._last_out()
+            raise
+        if not exclusive:
+            self._ask(fcntl.F_UNLCK, self._GATE, 1)
+
+    def _last_out(self) -> None:
+        self._ask(fcntl.F_UNLCK, self._GATE, 2)
+
+    def _take(self, kind: int, byte: int, deadline: float) -> None:
+        sleep_s = self._FIRST_SLEEP_S
+        while not self._ask(kind, byte, 1):
+            if time.monotonic() > deadline:
+                raise LockTimeoutError(f"another process held the rows for {self.timeout_s:g} s")
+            time.sleep(sleep_s)
+            sleep_s = min(2 * sleep_s, self._LONGEST_SLEEP_S)
+
+    def _ask(self, kind: int, first: int, count: int) -> bool:
+        """Ask the kernel once; return whether it agreed."""
+        wanted = struct.pack("hhqqi4x", kind, os.SEEK_SET, first, count, 0)
+        try:
+            fcntl.fcntl(self._own, fcntl.F_OFD_SETLK, wanted)
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
+
+
+def _start_locks_anew() -> None:
+    for lock in list(_locks):
+        lock.start_anew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_locks_anew)
+
+
+class Entered:
+    """A context of two calls. Made anew for each use: one that were kept would hold its owner in a circle, and what the
+    owner has open until the next collection of garbage.
+    """
+
+    __slots__ = ("enter", "leave")
 
     def __init__(self, enter: Callable[[], None], leave: Callable[[], None]) -> None:
-        self._enter, self._leave = enter, leave
+        self.enter, self.leave = enter, leave
 
     def __enter__(self) -> None:
-        self._enter()
+        self.enter()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._leave()
+        self.leave()

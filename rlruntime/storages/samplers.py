@@ -46,6 +46,10 @@ class Sampler:
     def __init__(self, seed: int) -> None:
         self.rng = np.random.Generator(np.random.PCG64(seed))
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Travel to another process, where the draws must be others, with a stream split off this one's."""
+        return {**self.__dict__, "rng": self.rng.spawn(1)[0]}
+
     def draw(self, storage: ArrayStorage, batch_size: int) -> Draw:
         """Return ``batch_size`` rows of those at hand; within ``storage.reading()``.
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlruntime.errors import CheckpointError
+from rlruntime.errors import CheckpointError, ConfigError
 from rlruntime.registry import register
 from rlruntime.spec.training.storages import TensorStorageConfig
 from rlruntime.storages.layout import RowLayout, plan_layout
@@ -47,6 +47,13 @@ class ArrayStorage:
         self.layout: RowLayout | None = None
         self._lock = ThreadLock()
         self._start = self._end = 0
+        self._columns: list[np.ndarray] = []
+        self._words = np.zeros((0, 0), np.int64)
+
+    def close(self) -> None:
+        """Let go of the memory. The rows can't be used any more; may be called twice."""
+        self._columns = []
+        self._words = np.zeros((0, 0), np.int64)
 
     @property
     def window(self) -> Window:
@@ -57,13 +64,17 @@ class ArrayStorage:
         """Let go of rows before ``start``, and offer those written before ``end``."""
         self._start, self._end = start, end
 
+    def jump_window(self, start: int, end: int) -> None:
+        """Offer these positions, which need not be later ones."""
+        self.move_window(start, end)
+
     def reading(self) -> AbstractContextManager[Any]:
         """Return a context in which nobody else writes."""
-        return self._lock.reading
+        return self._lock.reading()
 
     def writing(self) -> AbstractContextManager[Any]:
         """Return a context in which nobody else reads or writes."""
-        return self._lock.writing
+        return self._lock.writing()
 
     def matched(self, rows: Mapping[str, Any]) -> tuple[list[np.ndarray], int]:
         """Return the columns of ``rows`` as `put` takes them, and their number; the first rows set the layout.
@@ -146,14 +157,14 @@ class ArrayStorage:
         self.check_state(state)
         with self.writing():
             start, end = state["start"], state["end"]
-            self.move_window(end, end)  # nothing is at hand until all is
+            self.jump_window(end, end)  # nothing is at hand until all is
             if state["layout"] is not None:
                 if self.layout is None:
                     self._initialise(RowLayout.from_json(state["layout"]))
                 assert self.layout is not None
                 rows = np.ascontiguousarray(state["rows"]).view(np.int64)
                 self._words[np.arange(start, end) % self.capacity] = rows
-            self.move_window(start, end)
+            self.jump_window(start, end)
 
     def _initialise(self, layout: RowLayout) -> None:
         """Allocate for ``layout``, unless another thread did; within ``writing()``."""
@@ -179,3 +190,13 @@ class TensorStorage(ArrayStorage):
 
     def __init__(self, config: TensorStorageConfig) -> None:
         super().__init__(config.capacity)
+        self.config = config
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to another process empty; rows stay where they are."""
+        if self.layout is not None:
+            raise ConfigError(
+                "a Tensor storage that holds rows can't travel to another process",
+                remedy="use SharedTensor, or send it before its first rows",
+            )
+        return type(self), (self.config,)

@@ -17,6 +17,24 @@ class TensorStorageConfig(SpecModel):
     """Most rows that are held."""
 
 
+class SharedTensorStorageConfig(SpecModel):
+    """`type: SharedTensor`: as `Tensor`, in memory that several processes write and read. Needs Linux."""
+
+    capacity: PositiveInt
+    """Most rows that are held."""
+
+
+class MemoryMappedStorageConfig(SpecModel):
+    """`type: MemoryMapped`: rows in a file, for more than memory holds. It has no name, and is gone with its users."""
+
+    capacity: PositiveInt
+    """Most rows that are held; the file is that large from the first rows on."""
+    folder: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    """Where the file lies. Unset: the folder for temporary files."""
+    shared: bool = False
+    """Whether several processes write and read it; needs Linux."""
+
+
 class RoundRobinWriterConfig(SpecModel):
     """`type: RoundRobin`: rows in order; the oldest give way to new ones."""
 
@@ -84,7 +102,7 @@ class ReplayBufferConfig(SpecModel):
     """A replay buffer."""
 
     storage: Component
-    """Where rows lie: `Tensor`, or your own."""
+    """Where rows lie: `Tensor`, `SharedTensor`, `MemoryMapped`, or your own."""
     sampler: Component = Component(type="Uniform")
     """Which rows are drawn: `Uniform`, `WithoutReplacement`, `Prioritized`, `Slice`, or your own."""
     writer: Component = Component(type="RoundRobin")
