@@ -16,12 +16,13 @@ from torch import Tensor
 from rlruntime.errors import CheckpointError, ConfigError
 from rlruntime.registry import build
 from rlruntime.spec.training.storages import ReplayBufferConfig, UniformSamplerConfig
+from rlruntime.storages import mapped, prioritized, slices  # noqa: F401  (they register what configs name)
 from rlruntime.storages.batch import Batch
-from rlruntime.storages.layout import RowLayout
+from rlruntime.storages.lists import ListStorage
 from rlruntime.storages.n_step import NStep
 from rlruntime.storages.samplers import Draw, Sampler, UniformSampler
 from rlruntime.storages.storage import ArrayStorage
-from rlruntime.storages.writers import RoundRobinWriter, Writer
+from rlruntime.storages.writers import ImmutableWriter, RoundRobinWriter, Writer
 
 STATE_FORMAT = 1
 GATHER_TIMEOUT_S = 120.0
@@ -73,6 +74,14 @@ class ReplayBuffer:
         if followers and not self.writer.keeps_order:
             names = type(followers[0]).__name__, type(self.writer).__name__
             raise ConfigError(f"{names[0]} can't follow {names[1]}", remedy="use a RoundRobin writer")
+        self.writer.check(storage)
+        if self.sampler.consumes and prefetch:
+            raise ConfigError(
+                "rows that are consumed can't be drawn ahead: they would be lost with this process",
+                field="prefetch",
+                value=prefetch,
+                remedy="set it to 0",
+            )
         self._lock = threading.RLock()
         self._ahead: deque[_Ahead] = deque()
         self._executor: ThreadPoolExecutor | None = None
@@ -116,8 +125,9 @@ class ReplayBuffer:
         with self.storage.reading():
             return self.storage.window.end
 
-    def extend(self, rows: Mapping[str, Any]) -> np.ndarray:
+    def extend(self, rows: Any) -> np.ndarray:
         """Write rows: a dict of arrays or tensors ``[n, ...]``, nested or with dotted keys, or a TensorDict ``[n]``.
+        A List storage takes a list of objects.
 
         Returns:
             the position of each row, ``[n]`` int64; -1 for a row that the writer left out.
@@ -133,9 +143,10 @@ class ReplayBuffer:
             with self.storage.writing():
                 return self.writer.write(self.storage, columns, num_rows)
 
-    def add(self, row: Mapping[str, Any]) -> int:
+    def add(self, row: Any) -> int:
         """Write one row, without the dimension of rows; return its position."""
-        return int(self.extend(_with_row_dimension(row))[0])
+        rows = [row] if isinstance(self.storage, ListStorage) else _with_row_dimension(row)
+        return int(self.extend(rows)[0])
 
     def sample(self, batch_size: int | None = None) -> Batch:
         """Return rows in memory of their own.
@@ -150,6 +161,8 @@ class ReplayBuffer:
         if size is None:
             raise ConfigError("how many rows to sample isn't said", remedy="give batch_size here or to the buffer")
         with self._lock:
+            if self.sampler.consumes:
+                return self._consume(size)
             if not self.prefetch:
                 with self.storage.reading():
                     return self._gather(self._draw(size))
@@ -197,7 +210,7 @@ class ReplayBuffer:
                     "storage": self.storage.state_dict(),
                     "writer": {"type": type(self.writer).__name__, "state": self.writer.state_dict()},
                     "sampler": {"type": type(self.sampler).__name__, "state": self.sampler.state_dict()},
-                    "ahead": [_batch_state(ahead, batch) for ahead, batch in self._copied()],
+                    "ahead": [_batch_state(ahead, batch, self.storage) for ahead, batch in self._copied()],
                 }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -212,7 +225,7 @@ class ReplayBuffer:
                 "the replay buffer of the checkpoint has an unknown format", value=state.get("format")
             )
         for name, part in (("writer", self.writer), ("sampler", self.sampler)):
-            if state[name]["type"] != type(part).__name__:
+            if state[name]["type"] != type(part).__name__ and not isinstance(part, ImmutableWriter):
                 raise CheckpointError(
                     f"the replay buffer of the checkpoint has the {name} {state[name]['type']}, "
                     f"this one has {type(part).__name__}"
@@ -226,7 +239,7 @@ class ReplayBuffer:
                 self.sampler.load_state_dict(state["sampler"]["state"], self.storage)
                 if self.n_step is not None:
                     self.n_step.restart()
-            self._ahead = deque(_batch_from_state(item, self.storage.layout) for item in state["ahead"])
+            self._ahead = deque(_batch_from_state(item, self.storage) for item in state["ahead"])
 
     def close(self) -> None:
         """End the copying thread. The rows stay; may be called twice."""
@@ -241,12 +254,20 @@ class ReplayBuffer:
             self.n_step.follow(self.storage)
         return draw
 
+    def _consume(self, size: int) -> Batch:
+        """Return rows, and let go of them last: a process that ends before has taken none."""
+        with self.storage.writing():
+            draw = self._draw(size)
+            batch = self._gather(draw)
+            end = self.storage.window.end
+            self.storage.move_window(int(draw.positions[-1]) + 1, end)
+        return batch
+
     def _gather(self, draw: Draw) -> Batch:
         """Return the rows of a draw; within ``reading()``."""
         rows = self.storage.gather(draw.positions)
-        assert self.storage.layout is not None
         extra = None if self.n_step is None else self.n_step.apply(self.storage, draw.positions, rows)
-        return Batch(self.storage.layout, rows, draw.positions, weight=draw.weight, leading=draw.leading, extra=extra)
+        return self.storage.batch(rows, draw.positions, weight=draw.weight, leading=draw.leading, extra=extra)
 
     def _draw_ahead(self, size: int) -> None:
         if self._executor is None:
@@ -288,25 +309,23 @@ def _with_row_dimension(row: Mapping[str, Any]) -> dict[str, Any]:
     return lifted
 
 
-def _batch_state(ahead: _Ahead, batch: Batch) -> dict[str, Any]:
+def _batch_state(ahead: _Ahead, batch: Batch, storage: ArrayStorage) -> dict[str, Any]:
     """Return a batch that was drawn ahead with its rows, which may have been written over since."""
     return {
         "batchSize": ahead.batch_size,
         "positions": batch.positions.copy(),
         "weight": None if batch.weight is None else batch.weight.numpy().copy(),
         "leading": list(batch.leading),
-        "rows": batch.rows.reshape(-1).view(np.uint8).reshape(len(batch), batch.layout.row_bytes).copy(),
+        "rows": storage.packed(batch.rows),
         "extra": {name: column.clone() for name, column in batch.extra.items()},
     }
 
 
-def _batch_from_state(item: Mapping[str, Any], layout: RowLayout | None) -> _Ahead:
-    assert layout is not None
+def _batch_from_state(item: Mapping[str, Any], storage: ArrayStorage) -> _Ahead:
     positions, weight = np.array(item["positions"]), item["weight"]
-    leading = tuple(item["leading"])
-    draw = Draw(positions, None if weight is None else np.array(weight), leading)
-    rows = np.array(item["rows"]).view(layout.struct).reshape(-1)
-    gathered: Future[Batch | None] = Future()
+    draw = Draw(positions, None if weight is None else np.array(weight), tuple(item["leading"]))
     extra = {name: column.clone() for name, column in item["extra"].items()}
-    gathered.set_result(Batch(layout, rows, positions, weight=draw.weight, leading=leading, extra=extra))
+    rows = storage.unpacked(item["rows"])
+    gathered: Future[Batch | None] = Future()
+    gathered.set_result(storage.batch(rows, positions, weight=draw.weight, leading=draw.leading, extra=extra))
     return _Ahead(item["batchSize"], draw, gathered)

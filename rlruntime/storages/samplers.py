@@ -13,7 +13,11 @@ from typing import Any
 import numpy as np
 
 from rlruntime.registry import register
-from rlruntime.spec.training.storages import UniformSamplerConfig, WithoutReplacementSamplerConfig
+from rlruntime.spec.training.storages import (
+    ConsumingSamplerConfig,
+    UniformSamplerConfig,
+    WithoutReplacementSamplerConfig,
+)
 from rlruntime.storages.errors import TooFewRowsError
 from rlruntime.storages.storage import ArrayStorage
 
@@ -38,10 +42,12 @@ class Sampler:
 
     Attributes:
         needs_order: whether it keeps something for each row, and so needs a writer that keeps order.
+        consumes: whether the rows of a draw, always the oldest, are gone once they are given.
         rng: where all of its chance comes from.
     """
 
     needs_order = False
+    consumes = False
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.Generator(np.random.PCG64(seed))
@@ -149,3 +155,22 @@ class WithoutReplacementSampler(Sampler):
         super().load_state_dict(state, storage)
         self._order, self._next = np.array(state["left"]), 0
         self.num_passes = int(state["numPasses"])
+
+
+@register("sampler", "Consuming")
+class ConsumingSampler(Sampler):
+    """The oldest rows, each one once, whichever process draws; rows that were written over before are lost."""
+
+    Config = ConsumingSamplerConfig
+    needs_order = True
+    consumes = True
+
+    def __init__(self, config: ConsumingSamplerConfig, seed: int) -> None:
+        super().__init__(seed)
+
+    def draw(self, storage: ArrayStorage, batch_size: int) -> Draw:
+        """Return the oldest rows; see `Sampler.draw`."""
+        start, end = storage.window
+        if end - start < batch_size:
+            raise TooFewRowsError(f"the buffer holds {end - start} rows, a batch needs {batch_size}")
+        return Draw(np.arange(start, start + batch_size))

@@ -15,6 +15,7 @@ import numpy as np
 from rlruntime.errors import CheckpointError, ConfigError
 from rlruntime.registry import register
 from rlruntime.spec.training.storages import TensorStorageConfig
+from rlruntime.storages.batch import Batch
 from rlruntime.storages.layout import RowLayout, plan_layout
 from rlruntime.storages.locks import ThreadLock
 
@@ -122,6 +123,21 @@ class ArrayStorage:
         """Return the memory of one column, ``[capacity, ...]``, by slot."""
         assert self.layout is not None
         return self._columns[list(self.layout.by_name).index(name)]
+
+    def batch(self, rows: np.ndarray, positions: np.ndarray, **seen_as: Any) -> Batch:
+        """Return what `gather` did as a batch; ``seen_as`` are the other arguments of `Batch`."""
+        assert self.layout is not None
+        return Batch(self.layout, rows, positions, **seen_as)
+
+    def packed(self, rows: np.ndarray) -> Any:
+        """Return a copy of gathered rows for a checkpoint, ``[n, row_bytes]`` uint8."""
+        assert self.layout is not None
+        return np.ascontiguousarray(rows).reshape(-1).view(np.uint8).reshape(rows.size, self.layout.row_bytes).copy()
+
+    def unpacked(self, packed: Any) -> np.ndarray:
+        """Return the rows that `packed` was given, in memory of their own."""
+        assert self.layout is not None
+        return np.array(packed).view(self.layout.struct).reshape(-1)
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of the rows at hand, oldest first, with their layout and window."""

@@ -76,7 +76,8 @@ class TrajectoryIndex:
         return steps
 
     def _check(self, storage: ArrayStorage) -> None:
-        assert storage.layout is not None
+        if storage.layout is None:
+            raise ConfigError("trajectories can be told in rows with columns alone", remedy="use a Tensor storage")
         config = self.config
         columns = config.end_keys if config.trajectory_key is None else (config.trajectory_key,)
         for name in columns:

@@ -35,6 +35,28 @@ class MemoryMappedStorageConfig(SpecModel):
     """Whether several processes write and read it; needs Linux."""
 
 
+class ListStorageConfig(SpecModel):
+    """`type: List`: rows as objects, each of a shape of its own."""
+
+    capacity: PositiveInt
+    """Most rows that are held."""
+
+
+class MaxValueWriterConfig(SpecModel):
+    """`type: MaxValue`: the rows with the largest values stay."""
+
+    value_key: Annotated[str, Field(min_length=1, max_length=256)] = "next.reward"
+    """Column of one number a row."""
+
+
+class ImmutableWriterConfig(SpecModel):
+    """`type: Immutable`: no new rows; those that are there were loaded, or written by another process."""
+
+
+class ConsumingSamplerConfig(SpecModel):
+    """`type: Consuming`: the oldest rows, each one once; what was drawn is gone."""
+
+
 class RoundRobinWriterConfig(SpecModel):
     """`type: RoundRobin`: rows in order; the oldest give way to new ones."""
 
@@ -102,11 +124,11 @@ class ReplayBufferConfig(SpecModel):
     """A replay buffer."""
 
     storage: Component
-    """Where rows lie: `Tensor`, `SharedTensor`, `MemoryMapped`, or your own."""
+    """Where rows lie: `Tensor`, `SharedTensor`, `MemoryMapped`, `List`, or your own."""
     sampler: Component = Component(type="Uniform")
-    """Which rows are drawn: `Uniform`, `WithoutReplacement`, `Prioritized`, `Slice`, or your own."""
+    """Which rows are drawn: `Uniform`, `WithoutReplacement`, `Prioritized`, `Slice`, `Consuming`, or your own."""
     writer: Component = Component(type="RoundRobin")
-    """Where new rows go: `RoundRobin`, or your own."""
+    """Where new rows go: `RoundRobin`, `MaxValue`, `Immutable`, or your own."""
     batch_size: PositiveInt = 256
     """Rows of a batch."""
     n_step: NStepConfig | None = None

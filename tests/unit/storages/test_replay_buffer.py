@@ -173,6 +173,27 @@ def test_a_buffer_is_built_from_its_config() -> None:
         ReplayBuffer.from_config(bad, seed=1)
 
 
+@pytest.mark.parametrize("storage", ["Tensor", "SharedTensor", "MemoryMapped"])
+@pytest.mark.parametrize("sampler", ["Uniform", "WithoutReplacement", "Prioritized", "Slice", "Consuming"])
+def test_every_sampler_draws_from_every_storage_of_arrays(storage: str, sampler: str) -> None:
+    # Each row is one of trajectory 0, told by a number: several processes may write.
+    slices = {"sliceLength": 2, "trajectoryKey": "trajectory"}
+    config = ReplayBufferConfig(
+        storage=Component(type=storage, config={"capacity": 12}),
+        sampler=Component(type=sampler, config=slices if sampler == "Slice" else {}),
+        batch_size=4,
+    )
+    buffer = ReplayBuffer.from_config(config, seed=1)
+    for first in (0, 5, 10, 15):
+        buffer.extend({**numbered(first, first + 5), "trajectory": np.zeros(5, np.int64)})
+        batch = buffer.sample()
+        numbers = batch["action"].reshape(-1)
+        assert len(numbers) == 4
+        assert numbers.tolist() == batch.positions.tolist()
+        assert torch.equal(batch["next.reward"].reshape(-1), numbers.float())
+    buffer.storage.close()
+
+
 MakeBuffer = Callable[[], ReplayBuffer]
 
 

@@ -15,9 +15,15 @@ from replay_rows import in_order, tensor_buffer
 
 from rlruntime.errors import ConfigError
 from rlruntime.spec.training.component import Component
-from rlruntime.spec.training.storages import NStepConfig, ReplayBufferConfig, SliceSamplerConfig
+from rlruntime.spec.training.storages import (
+    NStepConfig,
+    ReplayBufferConfig,
+    SharedTensorStorageConfig,
+    SliceSamplerConfig,
+)
 from rlruntime.storages.buffer import ReplayBuffer
 from rlruntime.storages.errors import TooFewRowsError
+from rlruntime.storages.mapped import SharedTensorStorage
 from rlruntime.storages.n_step import NStep
 from rlruntime.storages.slices import SliceSampler
 from rlruntime.trainers.state_tree import load_state, save_state
@@ -156,6 +162,14 @@ def test_columns_that_do_not_tell_trajectories_apart_are_refused(
     with pytest.raises(ConfigError) as refused:
         buffer.sample(2)
     assert str(refused.value).startswith(words)
+
+
+def test_rows_of_several_processes_need_a_number_of_their_trajectory() -> None:
+    storage = SharedTensorStorage(SharedTensorStorageConfig(capacity=8))
+    buffer = ReplayBuffer(storage, SliceSampler(SliceSamplerConfig(slice_length=2), seed=1))
+    buffer.extend(Experience([[9]]).steps(6))
+    with pytest.raises(ConfigError, match="trajectoryKey: rows that several processes write need a number"):
+        buffer.sample(2)
 
 
 def test_a_batch_that_is_no_whole_number_of_slices_is_refused() -> None:
