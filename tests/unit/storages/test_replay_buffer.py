@@ -188,7 +188,7 @@ def test_every_sampler_draws_from_every_storage_of_arrays(storage: str, sampler:
         buffer.extend({**numbered(first, first + 5), "trajectory": np.zeros(5, np.int64)})
         batch = buffer.sample()
         numbers = batch["action"].reshape(-1)
-        assert len(numbers) == 4
+        assert len(numbers) in ((1, 4) if sampler == "WithoutReplacement" else (4,))
         assert numbers.tolist() == batch.positions.tolist()
         assert torch.equal(batch["next.reward"].reshape(-1), numbers.float())
     buffer.storage.close()
