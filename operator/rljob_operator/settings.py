@@ -8,7 +8,7 @@ from rlruntime import __version__
 
 DEFAULT_IMAGE = f"rljob-runtime:{__version__}"
 DEFAULT_METRICS_PORT = 9401
-DEFAULT_WORKERS = 32
+DEFAULT_WORKERS = 16
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,9 @@ class Timing:
     """For how long a dry run's verdict is taken for another job's pod that differs in names alone."""
 
 
-CONNECTIONS = 48
-"""Requests to the API server at a time. Beyond 32 nothing is gained on an API server of two cores."""
+CONNECTIONS = 16
+"""Requests to the API server at a time. With more of them a small server creates pods sooner than it can have them
+scheduled and run, its watches fall behind, and all of it takes longer."""
 LIST_CHUNK = 500
 """Objects of one page of a list."""
 CREATES_AT_ONCE = 16
