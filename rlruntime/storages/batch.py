@@ -49,7 +49,7 @@ class Batch:
 
     def __getitem__(self, name: str) -> Tensor:
         """Return ``[*leading, ...]``; the elements of a row are neighbours, the rows are not."""
-        if name in self.extra:
+        if self.extra and name in self.extra:
             return self.extra[name]
         return self.layout.by_name[name].as_tensor(self._rows[name])
 

@@ -67,10 +67,15 @@ class RowField:
         """Type of the column's memory."""
         return np.dtype(_NUMPY_NAMES[self.dtype])
 
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether NumPy has the type itself."""
+        return self.dtype != "bfloat16"
+
     def as_tensor(self, column: np.ndarray) -> Tensor:
         """Return a view of this field's memory as a tensor of its type."""
         tensor = torch.from_numpy(column)
-        return tensor if tensor.dtype == self.torch_dtype else tensor.view(self.torch_dtype)
+        return tensor if self.is_plain else tensor.view(self.torch_dtype)
 
     def as_memory(self, column: Column) -> np.ndarray:
         """Return ``column`` with the type of this field's memory.
@@ -78,26 +83,35 @@ class RowField:
         Raises:
             ConfigError: it has another shape, or a type that can't become this one without losing its kind.
         """
-        if tuple(column.shape[1:]) != self.shape:
+        if column.shape[1:] != self.shape:
             raise ConfigError(
                 f"a row's {self.name!r} has the shape {list(self.shape)} in this buffer",
                 value=list(column.shape[1:]),
                 remedy="give every row the same shape",
             )
         if isinstance(column, Tensor):
-            column = column.detach()
-            if column.dtype != self.torch_dtype:
-                if not torch.can_cast(column.dtype, self.torch_dtype):
-                    raise self._wrong_type(str(column.dtype).removeprefix("torch."))
-                column = column.to(self.torch_dtype)
-            column = column.view(torch.int16) if self.torch_dtype == torch.bfloat16 else column
-            return np.asarray(column.cpu().numpy())
-        if column.dtype != self.numpy_dtype or self.dtype == "bfloat16":
-            if self.dtype == "bfloat16":
-                return self.as_memory(torch.from_numpy(np.ascontiguousarray(column)))
-            if not np.can_cast(column.dtype, self.numpy_dtype, "same_kind"):
-                raise self._wrong_type(column.dtype.name)
+            return self._memory_of_tensor(column)
+        if column.dtype == self.numpy_dtype and self.is_plain:
+            return column
+        if not self.is_plain:
+            return self._memory_of_tensor(torch.from_numpy(np.ascontiguousarray(column)))
+        if not np.can_cast(column.dtype, self.numpy_dtype, "same_kind"):
+            raise self._wrong_type(column.dtype.name)
         return column
+
+    def _memory_of_tensor(self, column: Tensor) -> np.ndarray:
+        if column.dtype != self.torch_dtype:
+            if not torch.can_cast(column.dtype, self.torch_dtype):
+                raise self._wrong_type(str(column.dtype).removeprefix("torch."))
+            column = column.to(self.torch_dtype)
+        if column.requires_grad:
+            column = column.detach()
+        if not column.is_cpu:
+            column = column.cpu()
+        if self.torch_dtype == torch.bfloat16:
+            column = column.view(torch.int16)
+        memory: np.ndarray = column.numpy()
+        return memory
 
     def _wrong_type(self, name: str) -> ConfigError:
         return ConfigError(
@@ -172,23 +186,24 @@ class RowLayout:
         Raises:
             ConfigError: a key is missing or unknown, a shape or a type differs, columns are of different lengths.
         """
-        if (
-            type(rows) is not dict
-            or len(rows) != len(self.fields)
-            or any(field.name not in rows for field in self.fields)
-        ):
+        if type(rows) is not dict or rows.keys() != self.by_name.keys():
             rows = flat_columns(rows)
             self._check_names(rows)
         columns: list[np.ndarray] = []
         num_rows = -1
         for field in self.fields:
             column = rows[field.name]
-            if not isinstance(column, (np.ndarray, Tensor)) or not column.ndim:
+            is_array = type(column) is np.ndarray  # asked first: whether something is a Tensor takes long to say
+            if not (is_array or isinstance(column, (Tensor, np.ndarray))) or not column.ndim:
                 raise _not_a_column(field.name, column)
-            if num_rows >= 0 and len(column) != num_rows:
-                raise _uneven(self.fields[0].name, num_rows, field.name, len(column))
-            num_rows = len(column)
-            columns.append(field.as_memory(column))
+            if len(column) != num_rows:
+                if num_rows >= 0:
+                    raise _uneven(self.fields[0].name, num_rows, field.name, len(column))
+                num_rows = len(column)
+            if is_array and column.dtype == field.numpy_dtype and column.shape[1:] == field.shape and field.is_plain:
+                columns.append(column)
+            else:
+                columns.append(field.as_memory(column))
         return columns, num_rows
 
     def _check_names(self, rows: Mapping[str, Any]) -> None:

@@ -113,10 +113,10 @@ class ArrayStorage:
     def gather(self, positions: np.ndarray) -> np.ndarray:
         """Return the rows at ``positions [n]`` as ``[n]`` of `RowLayout.struct`, in memory of their own."""
         assert self.layout is not None
-        out = np.empty((len(positions), self.layout.words), np.int64)
+        rows = np.empty(len(positions), self.layout.struct)
+        words = rows.view(np.int64).reshape(len(positions), self.layout.words)
         # Clipping leaves out a second pass over the positions; they lie within the capacity already.
-        np.take(self._words, positions % self.capacity, axis=0, out=out, mode="clip")
-        rows: np.ndarray = out.view(self.layout.struct).reshape(-1)
+        np.take(self._words, positions % self.capacity, axis=0, out=words, mode="clip")
         return rows
 
     def column(self, name: str) -> np.ndarray:
