@@ -53,6 +53,10 @@ e2e: setup ## Run whole jobs, from the command line and, as root, on real nodes;
 	$(BIN)/pytest -m e2e $(FIRST_JOBS) $(PYTEST_ARGS)
 	$(BIN)/pytest -m e2e -n 2 --dist loadfile --ignore=$(FIRST_JOBS) $(PYTEST_ARGS)
 
+.PHONY: programs
+programs: ## Build the programs of the tests' clusters, which tests otherwise do: ten minutes, once for each version
+	$(PYTHON) tests/cluster/build.py
+
 .PHONY: cluster
 cluster: setup ## Start a Kubernetes on this machine, print its KUBECONFIG, end it on Ctrl-C; CLUSTER_ARGS=--help says more
 	$(BIN)/python tests/cluster/start.py $(CLUSTER_ARGS)
