@@ -89,7 +89,7 @@ class RowField:
                 value=list(column.shape[1:]),
                 remedy="give every row the same shape",
             )
-        if isinstance(column, Tensor):
+        if not isinstance(column, np.ndarray):
             return self._memory_of_tensor(column)
         if column.dtype == self.numpy_dtype and self.is_plain:
             return column
@@ -194,7 +194,7 @@ class RowLayout:
         for field in self.fields:
             column = rows[field.name]
             is_array = type(column) is np.ndarray  # asked first: whether something is a Tensor takes long to say
-            if not (is_array or isinstance(column, (Tensor, np.ndarray))) or not column.ndim:
+            if not (is_array or type(column) is Tensor or isinstance(column, Column)) or not column.ndim:
                 raise _not_a_column(field.name, column)
             if len(column) != num_rows:
                 if num_rows >= 0:

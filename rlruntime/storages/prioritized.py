@@ -61,7 +61,7 @@ class PrioritizedSampler(Sampler):
         priorities = np.asarray(priorities, np.float64).reshape(-1)
         if positions.shape != priorities.shape:
             raise ValueError(f"{len(positions)} rows need as many priorities, got {len(priorities)}")
-        if not (np.all(priorities >= 0) and np.all(np.isfinite(priorities))):
+        if not (priorities.min(initial=0.0) >= 0 and priorities.max(initial=0.0) < np.inf):  # neither holds for NaN
             raise ValueError("priorities must be finite and at least 0")
         tree = self._follow(storage)
         start, end = storage.window

@@ -13,7 +13,7 @@ import numpy as np
 
 WIDTH = 16
 MOST_TOP_NODES = 4096
-_UP_TO_CHILD = np.triu(np.ones((WIDTH, WIDTH)))
+_BEFORE_CHILD = np.triu(np.ones((WIDTH, WIDTH)), 1)
 
 
 class SumTree:
@@ -84,24 +84,26 @@ class SumTree:
     def find(self, heights: np.ndarray) -> np.ndarray:
         """Return for each height ``[n]`` within ``[0, total)`` the leaf whose share of the cumulative sum holds it."""
         edges = self._top_edges()
-        # Rounding may push a height up to the total: then it belongs to the last node that isn't 0.
-        last_node = np.searchsorted(edges, edges[-1], side="left")
-        nodes = np.minimum(np.searchsorted(edges, heights, side="right"), last_node)
-        left = heights - (edges[nodes] - self._levels[-1][nodes])
+        nodes = np.minimum(np.searchsorted(edges, heights, side="right"), len(edges) - 1)
+        left = np.maximum(heights - (edges[nodes] - self._levels[-1][nodes]), 0.0)
         first_child = np.arange(len(heights)) * WIDTH
         for level in range(len(self._levels) - 2, -1, -1):
             families = np.take(self._families[level], nodes, axis=0, mode="clip")
-            upper_edges = families @ _UP_TO_CHILD
-            chosen = (upper_edges > left[:, None]).argmax(1)
-            upper = upper_edges.reshape(-1).take(first_child + chosen)
-            mass = families.reshape(-1).take(first_child + chosen)
-            wrong = (upper <= left) | (mass <= 0)
-            if wrong.any():
-                _choose_again(np.flatnonzero(wrong), chosen, families, left)
-            left = left - (upper - mass)
+            lower_edges = families @ _BEFORE_CHILD
+            # The last child whose lower edge is reached; where all are, the search finds none and starts over from 0.
+            chosen = ((lower_edges <= left[:, None]).argmin(1) - 1) & (WIDTH - 1)
+            left = left - lower_edges.reshape(-1).take(first_child + chosen)
             nodes = nodes * WIDTH + chosen
-        found: np.ndarray = nodes
+        found: np.ndarray = np.minimum(nodes, self.size - 1)
+        mass = self._levels[0].take(found)
+        if mass.min(initial=np.inf) <= 0:
+            self._move_to_mass(found, np.flatnonzero(mass <= 0))
         return found
+
+    def _move_to_mass(self, found: np.ndarray, rows: np.ndarray) -> None:
+        """Where rounding led to a leaf that is 0, take the nearest one before it that isn't, or the first of all."""
+        existing = np.flatnonzero(self._levels[0])
+        found[rows] = existing[np.maximum(np.searchsorted(existing, found[rows]) - 1, 0)]
 
     def _replaced(self, old: np.ndarray, new: np.ndarray) -> None:
         self._edges = None
@@ -126,8 +128,6 @@ class _Extreme:
     def value(self, leaves: np.ndarray) -> float:
         """Return the extreme of the leaves that aren't 0."""
         if not self._count:
-            if not leaves.all():
-                leaves = leaves[leaves > 0]
             self._value, self._count = self._of_none, 0
             self._count_in(leaves)
         return self._value
@@ -140,24 +140,18 @@ class _Extreme:
                 return  # whether there is one between it and the new ones isn't known
         elif self._value != self._of_none:
             return
-        self._count_in(new if new.all() else new[new > 0])
+        self._count_in(new)
 
     def _count_in(self, new: np.ndarray) -> None:
-        if not len(new):
-            return
+        if not len(new) or not new.all():
+            new = new[new > 0]
+            if not len(new):
+                return
         extreme = self._of(new)
         if self._beyond(extreme, self._value):
             self._value, self._count = extreme, int(np.count_nonzero(new == extreme))
         elif extreme == self._value:
             self._count += int(np.count_nonzero(new == extreme))
-
-
-def _choose_again(rows: np.ndarray, chosen: np.ndarray, families: np.ndarray, left: np.ndarray) -> None:
-    """Where rounding led beyond all children, or to one that is 0, choose the nearest one that isn't."""
-    for row in rows:
-        children = np.flatnonzero(families[row] > 0)
-        reached = np.searchsorted(np.cumsum(families[row][children]), left[row], side="right")
-        chosen[row] = children[min(int(reached), len(children) - 1)]
 
 
 def _padded(size: int) -> int:
