@@ -21,7 +21,7 @@ INSTALL := $(BIN)/uv pip install --quiet --system-certs --python $(BIN)/python -
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: $(VENV)/.installed-dev ## Install the project with all that its tests need into .venv
@@ -71,6 +71,10 @@ bench: setup $(PEERS)/.installed ## Measure RLJob beside Stable-Baselines3, sbx 
 format: setup ## Format the code, and repair what ruff can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+.PHONY: bench-operator
+bench-operator: setup ## Measure the operator beside KubeRay, the training operator and a bare client; 20 minutes; BENCH_ARGS="--rounds 1" for less
+	$(BIN)/python benchmarks/operator/compare.py $(BENCH_ARGS)
 
 .PHONY: crds
 crds: setup ## Write crds/ anew from the models
