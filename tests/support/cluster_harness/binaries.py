@@ -81,7 +81,8 @@ def _build_all(programs: list[Program], report: Report) -> dict[str, Path]:
 
 def _build(program: Program, target: Path, cache: Path) -> None:
     flags = ["-ldflags", program.linker_flags]
-    environment = {}
+    # Kubernetes' own builds of the kubelet use C; Go does where there is a compiler. Nothing else here needs any.
+    environment = {} if program.product == "kubernetes" else {"CGO_ENABLED": "0"}
     if program.tags:
         flags += ["-tags", program.tags]
         environment = c_environment(cache)

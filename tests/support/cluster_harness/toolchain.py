@@ -120,7 +120,7 @@ def build(go: Path, source: Path, package: str, target: Path, *, flags: list[str
     """
     aside = target.with_name(f".{target.name}.{os.getpid()}")
     # The versions are those of go.sum, whatever a workspace or flags of the user's own say.
-    variables = {**os.environ, "CGO_ENABLED": "0", **environment, "GOWORK": "off", "GOFLAGS": "-mod=readonly"}
+    variables = {**os.environ, **environment, "GOWORK": "off", "GOFLAGS": "-mod=readonly"}
     try:
         done = subprocess.run(
             [go, "build", "-trimpath", "-buildvcs=false", *flags, "-o", aside, package],
