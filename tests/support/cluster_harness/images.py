@@ -26,16 +26,20 @@ USER_ID = 10001
 """User and group of the containers, as in the images that are shipped."""
 
 _REPOSITORY = Path(__file__).resolve().parents[3]
-_FOLDERS = ("dev", "etc", "home", "opt", "proc", "run", "sys", "tmp", "usr", "var", "var/lib")
+_ELSEWHERE = Path("/host")
+"""In a container, what would lie below one of its pod's own volumes."""
+_VOLUMES = ("/tmp", "/dev/shm", "/etc/rljob", "/opt/rljob", "/var/lib/rljob")
+_FOLDERS = ("dev", "etc", "home", "opt", "proc", "run", "sys", "tmp", "usr", "var", "var/lib", "host", "host/bin")
 _SYSTEM = ("bin", "lib", "lib64", "sbin")
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-def host_folders() -> list[Path]:
-    """Return the folders of this machine that containers see, so that its Python runs in them with all it needs.
+def host_folders() -> dict[Path, Path]:
+    """Return the folders of this machine that containers see, and where: its Python runs in them with all it needs.
 
     A folder is mounted at its own path. That makes it readable in the container even where its parents are not on this
-    machine, such as an interpreter in the home of root; its own files must be readable to all.
+    machine, such as an interpreter in the home of root; its own files must be readable to all. Where a pod has a volume
+    of its own there, such as /tmp, it would be hidden, and is mounted below `_ELSEWHERE`.
     """
     folders = [Path("/usr")]
     folders += [path for name in _SYSTEM if (path := Path("/", name)).is_dir() and not path.is_symlink()]
@@ -43,7 +47,30 @@ def host_folders() -> list[Path]:
         resolved = path.resolve()
         if not any(resolved.is_relative_to(folder) for folder in folders):
             folders.append(resolved)
-    return folders
+    return {folder: seen_at(folder) for folder in folders}
+
+
+def seen_at(path: Path) -> Path:
+    """Return where containers see a path of this machine."""
+    hidden = any(path.is_relative_to(volume) for volume in _VOLUMES)
+    return _ELSEWHERE / path.relative_to("/") if hidden else path
+
+
+def commands() -> dict[str, bytes]:
+    """Return, by name, programs for a container that sees the environment elsewhere: its own name their old place."""
+    environment, repository = Path(sys.prefix).resolve(), _REPOSITORY.resolve()
+    if seen_at(environment) == environment and seen_at(repository) == repository:
+        return {}
+    modules = {"rljob": "-m rlruntime.cli.main ", "rljob-operator": "-m rljob_operator.cli ", "python": ""}
+    here = seen_at(repository)
+    return {
+        name: (
+            "#!/bin/sh\n"
+            f'export PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}{here}:{here}/operator"\n'
+            f'exec {seen_at(environment)}/bin/python {arguments}"$@"\n'
+        ).encode()
+        for name, arguments in modules.items()
+    }
 
 
 def write_images(folder: Path, pause: Path) -> list[Path]:
@@ -58,12 +85,18 @@ def write_images(folder: Path, pause: Path) -> list[Path]:
         "etc/passwd": f"root:x:0:0:root:/root:/bin/sh\nrljob:x:{USER_ID}:{USER_ID}:rljob:/tmp:/bin/sh\n".encode(),
         "etc/group": f"root:x:0:\nrljob:x:{USER_ID}:\n".encode(),
     }
-    mounted = [str(path).lstrip("/") for path in host_folders()]
+    mounted = [str(path).lstrip("/") for path in host_folders().values()]
+    programs = {f"{_ELSEWHERE}/bin/{name}".lstrip("/"): text for name, text in commands().items()}
     links = {name: os.readlink(f"/{name}") for name in _SYSTEM if os.path.islink(f"/{name}")}
-    path = ":".join([f"{sys.prefix}/bin", "/usr/local/bin", "/usr/bin", "/bin"])
+    path = ":".join([f"{_ELSEWHERE}/bin", f"{sys.prefix}/bin", "/usr/local/bin", "/usr/bin", "/bin"])
     config = {"Env": [f"PATH={path}", "HOME=/tmp"], "User": f"{USER_ID}:{USER_ID}", "WorkingDir": "/"}
     _write_archive(
-        archives[1], [RUNTIME, OPERATOR], files=accounts, folders=[*_FOLDERS, *mounted], links=links, config=config
+        archives[1],
+        [RUNTIME, OPERATOR],
+        files={**accounts, **programs},
+        folders=[*_FOLDERS, *mounted],
+        links=links,
+        config=config,
     )
     return archives
 

@@ -184,8 +184,8 @@ class Node:
         # Every container gets the folders of this machine with which its Python runs, beside what is usual.
         specification = json.loads(self._ctr("oci", "spec"))
         specification["mounts"] += [
-            {"destination": str(path), "source": str(path), "type": "bind", "options": ["rbind", "ro"]}
-            for path in host_folders()
+            {"destination": str(place), "source": str(path), "type": "bind", "options": ["rbind", "ro"]}
+            for path, place in host_folders().items()
         ]
         (folder / "container.json").write_text(json.dumps(specification))
         (folder / "containerd.toml").write_text(_CONTAINERD.format(folder=folder, pause=PAUSE))
