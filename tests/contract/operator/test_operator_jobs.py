@@ -128,6 +128,7 @@ def test_a_finished_job_is_deleted_when_its_time_has_come(place: Place) -> None:
     for name in pods:
         end_pod(place.cluster, place.namespace, name, exit_code=0)
     wait_for("the job is gone", lambda: place.cluster.job(place.namespace, "ppo") is None)
+    wait_for("the deletion is on record", lambda: "delete rljobs" in place.writes())
     assert place.writes().count("delete rljobs") == 1
 
 
