@@ -7,9 +7,7 @@ file anew; a descriptor that was handed down by a fork would share its parent's 
 
 from __future__ import annotations
 
-import fcntl
 import os
-import struct
 import sys
 import threading
 import time
@@ -17,6 +15,7 @@ import weakref
 from collections.abc import Callable
 from types import TracebackType
 
+from rlruntime import kernel_locks
 from rlruntime.errors import EXIT_TRY_AGAIN, ConfigError, RLJobError
 
 LOCK_TIMEOUT_S = 120.0
@@ -158,7 +157,7 @@ class KernelLock(ThreadLock):
     def _first_in(self, *, exclusive: bool) -> None:
         if self._own < 0:
             self._own = os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDWR | os.O_CLOEXEC)
-        kind = fcntl.F_WRLCK if exclusive else fcntl.F_RDLCK
+        kind = kernel_locks.ALONE if exclusive else kernel_locks.SHARED
         deadline = time.monotonic() + self.timeout_s
         try:
             self._take(kind, self._GATE, deadline)
@@ -167,10 +166,10 @@ class KernelLock(ThreadLock):
             self._last_out()
             raise
         if not exclusive:
-            self._ask(fcntl.F_UNLCK, self._GATE, 1)
+            self._ask(kernel_locks.NONE, self._GATE, 1)
 
     def _last_out(self) -> None:
-        self._ask(fcntl.F_UNLCK, self._GATE, 2)
+        self._ask(kernel_locks.NONE, self._GATE, 2)
 
     def _take(self, kind: int, byte: int, deadline: float) -> None:
         sleep_s = self._FIRST_SLEEP_S
@@ -182,12 +181,7 @@ class KernelLock(ThreadLock):
 
     def _ask(self, kind: int, first: int, count: int) -> bool:
         """Ask the kernel once; return whether it agreed."""
-        wanted = struct.pack("hhqqi4x", kind, os.SEEK_SET, first, count, 0)
-        try:
-            fcntl.fcntl(self._own, fcntl.F_OFD_SETLK, wanted)
-        except (BlockingIOError, PermissionError):
-            return False
-        return True
+        return kernel_locks.try_lock(self._own, kind, first, count)
 
 
 def _start_locks_anew() -> None:

@@ -13,10 +13,8 @@ whole.
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
-import struct
 import sys
 import time
 import weakref
@@ -27,6 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlruntime import kernel_locks
 from rlruntime.envs.shared_slot import open_shared_memory
 from rlruntime.errors import ConfigError
 from rlruntime.weights.manifest import Manifest
@@ -43,7 +42,6 @@ _PAGE = 4096
 _WORDS_PER_LINE = 8
 _FIRST_PAUSE_S = 0.001
 _LAST_PAUSE_S = 0.005
-_FLOCK = struct.Struct("@hhqqi4x")
 
 
 class SharedMemoryPublisher(RemotePublisher):
@@ -118,7 +116,7 @@ class SharedMemoryPublisher(RemotePublisher):
         pause_s = _FIRST_PAUSE_S
         while True:
             for slot in range(len(segment.slots)):
-                if slot != newest and segment.try_lock(slot, fcntl.F_WRLCK):
+                if slot != newest and segment.try_lock(slot, kernel_locks.ALONE):
                     return slot
             if time.monotonic() >= deadline:
                 behind = [m.name for m in self._members if m.joined and not m.ended and m.applied < self._version]
@@ -195,7 +193,7 @@ class SharedMemoryReceiver(RemoteReceiver):
         """Copy from that slot, or return None where it has been overtaken."""
 
         def copy(tensors: list[Tensor]) -> int | None:
-            if not segment.try_lock(newest.slot, fcntl.F_RDLCK):
+            if not segment.try_lock(newest.slot, kernel_locks.SHARED):
                 return None
             try:
                 version = int(segment.versions[newest.slot])
@@ -259,19 +257,12 @@ class _Segment:
         self._head[0] = newest.version * MAX_SLOTS + newest.slot
 
     def try_lock(self, slot: int, kind: int) -> bool:
-        """Take the lock of a slot without waiting: ``F_RDLCK`` shared, ``F_WRLCK`` alone. Tell whether that worked."""
-        try:
-            self._lock(slot, kind)
-        except (BlockingIOError, PermissionError):  # EAGAIN or EACCES, as POSIX has it
-            return False
-        return True
+        """Take the lock of a slot without waiting: ``SHARED`` or ``ALONE``. Tell whether that worked."""
+        return kernel_locks.try_lock(self._descriptor, kind, slot)
 
     def unlock(self, slot: int) -> None:
         """Free the lock."""
-        self._lock(slot, fcntl.F_UNLCK)
-
-    def _lock(self, slot: int, kind: int) -> None:
-        fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, slot, 1, 0))
+        kernel_locks.try_lock(self._descriptor, kernel_locks.NONE, slot)
 
 
 def _slot_stride(manifest: Manifest) -> int:
