@@ -9,6 +9,9 @@ from rljob_operator.builders.owner import Owner
 from rlruntime.spec.manifest import MANAGED_BY, RLJobSpec
 from rlruntime.spec.status import CheckpointStatus, ProgressStatus, RLJobStatus
 
+ORDINARY_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
+"""Reasons for which every container waits at first: no trouble."""
+
 
 @dataclass(frozen=True, slots=True)
 class ContainerEnd:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from rljob_operator.planner.observed import CreateRefused, ObservedPod, Trouble
+from rljob_operator.planner.observed import ORDINARY_WAITS, CreateRefused, ObservedPod, Trouble
 from rljob_operator.planner.roster import Slot
 from rlruntime.errors import one_line
 
@@ -34,7 +34,6 @@ _IMAGE = frozenset(
 _CONTAINER = frozenset(
     {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError", "CrashLoopBackOff"}
 )
-_ORDINARY = frozenset({"", "ContainerCreating", "PodInitializing"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +94,7 @@ def readiness(
 def _trouble(pod: ObservedPod, events: Mapping[str, Trouble]) -> Trouble | None:
     if pod.unschedulable:
         return Trouble("Unschedulable", pod.unschedulable)
-    if pod.waiting is not None and pod.waiting.reason not in _ORDINARY:
+    if pod.waiting is not None and pod.waiting.reason not in ORDINARY_WAITS:
         words = f"{pod.waiting.reason}: {pod.waiting.message}" if pod.waiting.message else pod.waiting.reason
         if pod.waiting.reason in _IMAGE:
             return Trouble("ImagePullFailed", words)
@@ -117,7 +116,7 @@ def to_inspect(slots: Iterable[Slot], now: datetime) -> tuple[tuple[str, ...], d
         pod = slot.pod
         if pod is None or pod.started or pod.ready or slot.end is not None or not pod.node or pod.created_at is None:
             continue
-        if pod.deletion_at is not None or (pod.waiting is not None and pod.waiting.reason not in _ORDINARY):
+        if pod.deletion_at is not None or (pod.waiting is not None and pod.waiting.reason not in ORDINARY_WAITS):
             continue
         at = pod.created_at + timedelta(seconds=INSPECT_AFTER_S)
         if at <= now:

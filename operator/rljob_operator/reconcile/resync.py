@@ -108,10 +108,7 @@ class Resync:
             KubeError: the API server couldn't do it.
         """
         for namespace in self._namespaces:
-            jobs = await self._list(RLJOBS, namespace, metadata_only=False)
-            self._drop_jobs(namespace, jobs)
-            pods = await self._list(PODS, namespace, metadata_only=False)
-            self._drop_pods(namespace, pods)
+            await self._compare(namespace, metadata_only=False)
 
     async def by_metadata(self) -> None:
         """Compare versions alone, and read only what differs.
@@ -120,14 +117,19 @@ class Resync:
             KubeError: the API server couldn't do it.
         """
         for namespace in self._namespaces:
-            jobs = await self._list(RLJOBS, namespace, metadata_only=True)
-            self._drop_jobs(namespace, jobs)
-            pods = await self._list(PODS, namespace, metadata_only=True)
-            self._drop_pods(namespace, pods)
+            jobs, pods = await self._compare(namespace, metadata_only=True)
             if jobs.newer or pods.newer:
                 await asyncio.sleep(self._timing.watch_lag_s)  # most of it is under way
                 await self._fetch(RLJOBS, jobs.newer)
                 await self._fetch(PODS, pods.newer)
+
+    async def _compare(self, namespace: str | None, *, metadata_only: bool) -> tuple[_Listed, _Listed]:
+        """List jobs, then pods, and drop of each what is no more; return both."""
+        jobs = await self._list(RLJOBS, namespace, metadata_only=metadata_only)
+        self._drop_jobs(namespace, jobs)
+        pods = await self._list(PODS, namespace, metadata_only=metadata_only)
+        self._drop_pods(namespace, pods)
+        return jobs, pods
 
     async def _list(self, resource: Resource, namespace: str | None, *, metadata_only: bool) -> _Listed:
         try:

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from rljob_operator.builders.owner import KubeObject, Owner
-from rljob_operator.planner.observed import ContainerEnd, ObservedPod, Trouble
+from rljob_operator.planner.observed import ORDINARY_WAITS, ContainerEnd, ObservedPod, Trouble
 from rlruntime.spec.contract import (
     LABEL_ATTEMPT,
     LABEL_INDEX,
@@ -22,7 +22,6 @@ from rlruntime.spec.manifest import MANAGED_BY, RLJobSpec
 from rlruntime.spec.problems import model_error
 from rlruntime.spec.status import RLJobStatus
 
-_ORDINARY_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
 _LEVELS = 100
 """Most levels of a spec. Whoever walks through it calls himself at each, and what is far deeper isn't even read."""
 _NEVER_RAN = frozenset({"ContainerCannotRun", "StartError", "CreateContainerError"})
@@ -219,7 +218,7 @@ def _waiting(status: Mapping[str, Any]) -> Trouble | None:
     for entry in _containers(status):
         waiting = (entry.get("state") or {}).get("waiting") or {}
         reason = waiting.get("reason") or ""
-        if reason not in _ORDINARY_WAITS:
+        if reason not in ORDINARY_WAITS:
             about = f"container {entry.get('name')}, image {entry.get('image')}"
             return Trouble(reason, f"{about}: {waiting.get('message') or reason}")
     return None
