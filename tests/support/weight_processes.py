@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -22,6 +23,8 @@ from torch import Tensor, nn
 
 ANSWER_TIMEOUT_S = 100.0
 SMALL, LARGE = 8, 1 << 20
+Make = Callable[..., Any]
+"""Makes a publisher of the scheme that is tested: ``make(models, timeout_s=..., ...)``."""
 
 
 class Inviting(Protocol):

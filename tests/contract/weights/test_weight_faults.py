@@ -10,48 +10,19 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
-from torch import nn
-from weight_processes import LARGE, MemberProcess, extremes, fill, make_models
+from weight_processes import LARGE, Make, MemberProcess, extremes, fill, make_models
 
 from rlruntime.errors import one_line
 from rlruntime.weights.joining import join
 from rlruntime.weights.protocol import Status, WeightSyncError
 from rlruntime.weights.schemes.pipe import PipePublisher
-from rlruntime.weights.schemes.remote import RemotePublisher
 from rlruntime.weights.schemes.shared_memory import SharedMemoryPublisher
 
-Make = Callable[..., RemotePublisher]
 GONE = "its process is gone, or has left"
 SUPPORT = Path(__file__).parents[2] / "support"
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left() -> Iterator[None]:
-    process = psutil.Process()
-    shared = sorted(os.listdir("/dev/shm"))
-    before = process.num_fds(), set(process.children())
-    yield
-    assert (process.num_fds(), set(process.children())) == before
-    assert sorted(os.listdir("/dev/shm")) == shared
-
-
-@pytest.fixture(params=[SharedMemoryPublisher, PipePublisher], ids=["SharedMemory", "Pipe"])
-def make(request: pytest.FixtureRequest) -> Iterator[Make]:
-    """Make publishers of a scheme; they are closed at the end."""
-    made: list[RemotePublisher] = []
-
-    def make_one(models: dict[str, nn.Module], **arguments: float) -> RemotePublisher:
-        made.append(request.param(models, **{"timeout_s": 30.0, **arguments}))
-        return made[-1]
-
-    yield make_one
-    for publisher in made:
-        publisher.close()
 
 
 def test_a_killed_member_is_named_and_replaced_in_a_new_round_while_the_other_goes_on(make: Make) -> None:

@@ -2,50 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
-import psutil
 import pytest
 import torch
 from torch import nn
-from weight_processes import MemberProcess, extremes, fill, make_models
+from weight_processes import Make, MemberProcess, extremes, fill, make_models
 
 from rlruntime.errors import ConfigError
 from rlruntime.weights.joining import join
 from rlruntime.weights.protocol import Receiver, Status, WeightSyncError
-from rlruntime.weights.schemes.pipe import PipePublisher
-from rlruntime.weights.schemes.remote import RemotePublisher
-from rlruntime.weights.schemes.shared_memory import SharedMemoryPublisher
-
-Make = Callable[..., RemotePublisher]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left() -> Iterator[None]:
-    process = psutil.Process()
-    shared = sorted(os.listdir("/dev/shm")) if Path("/dev/shm").exists() else []
-    before = process.num_fds(), set(process.children()), threading.active_count()
-    yield
-    assert (process.num_fds(), set(process.children()), threading.active_count()) == before
-    assert (sorted(os.listdir("/dev/shm")) if Path("/dev/shm").exists() else []) == shared
-
-
-@pytest.fixture(params=[SharedMemoryPublisher, PipePublisher], ids=["SharedMemory", "Pipe"])
-def make(request: pytest.FixtureRequest) -> Iterator[Make]:
-    """Make publishers of a scheme; they are closed at the end."""
-    made: list[RemotePublisher] = []
-
-    def make_one(models: dict[str, nn.Module], **arguments: float) -> RemotePublisher:
-        made.append(request.param(models, **{"timeout_s": 30.0, **arguments}))
-        return made[-1]
-
-    yield make_one
-    for publisher in made:
-        publisher.close()
 
 
 def test_a_rollout_that_starts_after_publish_acts_with_that_version(make: Make) -> None:
