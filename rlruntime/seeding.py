@@ -13,6 +13,8 @@ import numpy as np
 
 ENVIRONMENT = "environment"
 POLICY = "policy"
+SAMPLER = "sampler"
+HINDSIGHT = "hindsight"
 SHUFFLE = "shuffle"
 NETWORK = "network"
 EVALUATION = "evaluation"

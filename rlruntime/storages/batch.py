@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,10 +23,10 @@ class Batch:
         positions: ``[n]`` int64, the position of each row, for `ReplayBuffer.update_priorities`.
         weight: ``[n]`` float32 importance weights of a prioritised draw, or None.
         leading: dimensions before those of a value: ``(n,)``, or ``(slices, steps)``.
-        extra: columns that a read step added; they come before stored ones of the same name.
+        extra: columns that were made as rows were read; they come before stored ones of the same name.
     """
 
-    __slots__ = ("_rows", "extra", "layout", "leading", "positions", "weight")
+    __slots__ = ("_names", "_rows", "extra", "layout", "leading", "positions", "weight")
 
     def __init__(
         self,
@@ -41,46 +41,74 @@ class Batch:
         self.layout, self.positions = layout, positions
         self.leading = (len(positions),) if leading is None else leading
         self._rows = rows if leading is None else rows.reshape(leading)
+        self._names: Sequence[str] | None = None
         self.weight = None if weight is None else torch.from_numpy(weight)
-        self.extra = {name: column.reshape(self.leading) for name, column in (extra or {}).items()}
+        self.extra = {name: column.reshape(*self.leading, *column.shape[1:]) for name, column in (extra or {}).items()}
 
     def __len__(self) -> int:
         return len(self.positions)
 
     def __getitem__(self, name: str) -> Tensor:
-        """Return ``[*leading, ...]``; the elements of a row are neighbours, the rows are not."""
+        """Return ``[*leading, ...]``; the elements of a row are neighbours, the rows are not.
+
+        Raises:
+            KeyError: there is no such column.
+        """
         if self.extra and name in self.extra:
             return self.extra[name]
+        if self._names is not None:
+            raise KeyError(name)
         return self.layout.by_name[name].as_tensor(self._rows[name])
 
     def __contains__(self, name: object) -> bool:
-        return name in self.extra or name in self.layout.by_name
+        return name in self.keys()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.keys())
 
     def keys(self) -> list[str]:
         """Return the names of the columns."""
+        if self._names is not None:
+            return list(self._names)
         return [*self.layout.by_name, *(name for name in self.extra if name not in self.layout.by_name)]
 
     @property
     def rows(self) -> np.ndarray:
-        """The packed rows, ``[*leading]`` of `RowLayout.struct`."""
+        """The packed rows as they were copied, ``[*leading]`` of `RowLayout.struct`."""
         return self._rows
+
+    def with_columns(self, columns: Mapping[str, Tensor]) -> Batch:
+        """Return these rows with other columns ``[*leading, ...]``, and no others.
+
+        Raises:
+            ValueError: one isn't of as many rows.
+        """
+        rank = len(self.leading)
+        for name, column in columns.items():
+            if tuple(column.shape[:rank]) != self.leading:
+                raise ValueError(f"the column {name!r} has the shape {list(column.shape)} in {list(self.leading)} rows")
+        changed = type(self)(self.layout, self._rows, self.positions)
+        changed.leading, changed.weight = self.leading, self.weight
+        changed.extra, changed._names = dict(columns), list(columns)
+        return changed
 
     def to(self, device: torch.device | str) -> dict[str, Tensor]:
         """Return all columns on ``device``: the packed rows travel as one copy, which has arrived on return."""
+        names = self.keys()
         if torch.device(device).type == "cpu":
-            return {name: self[name] for name in self.keys()}
-        count = len(self)
-        packed = torch.from_numpy(self._rows.reshape(-1).view(np.uint8).reshape(count, self.layout.row_bytes))
-        packed = packed.to(device)
-        columns = {}
-        for field in self.layout.fields:
-            size = int(np.prod(field.shape)) * field.torch_dtype.itemsize
-            flat = packed[:, field.offset : field.offset + size]
-            columns[field.name] = flat.view(field.torch_dtype).view(*self.leading, *field.shape)
-        return {**columns, **{name: column.to(device) for name, column in self.extra.items()}}
+            return {name: self[name] for name in names}
+        columns = {name: self.extra[name].to(device) for name in names if name in self.extra}
+        if len(columns) < len(names):
+            count = len(self)
+            packed = torch.from_numpy(self._rows.reshape(-1).view(np.uint8).reshape(count, self.layout.row_bytes))
+            packed = packed.to(device)
+            for name in names:
+                if name not in columns:
+                    field = self.layout.by_name[name]
+                    size = int(np.prod(field.shape)) * field.torch_dtype.itemsize
+                    flat = packed[:, field.offset : field.offset + size]
+                    columns[name] = flat.view(field.torch_dtype).view(*self.leading, *field.shape)
+        return {name: columns[name] for name in names}
 
     def to_tensordict(self) -> TensorDict:
         """Return a TensorDict of batch size ``leading`` whose tensors are views; dots of names become levels.

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,26 +13,22 @@ from torch import Tensor
 
 from rlruntime.errors import CheckpointError, ConfigError
 from rlruntime.registry import build
+from rlruntime.seeding import HINDSIGHT, stream_seed
 from rlruntime.spec.training.storages import ReplayBufferConfig, UniformSamplerConfig
-from rlruntime.storages import mapped, prioritized, slices  # noqa: F401  (they register what configs name)
+from rlruntime.storages import groups, mapped, prioritized_slices, staleness  # noqa: F401  (they register their names)
+from rlruntime.storages.ahead import GATHER_TIMEOUT_S, AheadQueue
 from rlruntime.storages.batch import Batch
+from rlruntime.storages.hindsight import Hindsight
+from rlruntime.storages.layout import flat_columns
 from rlruntime.storages.lists import ListStorage
 from rlruntime.storages.n_step import NStep
 from rlruntime.storages.samplers import Draw, Sampler, UniformSampler
-from rlruntime.storages.storage import ArrayStorage
+from rlruntime.storages.storage import ArrayStorage, KeptRows
 from rlruntime.storages.writers import ImmutableWriter, RoundRobinWriter, Writer
 
 STATE_FORMAT = 1
-GATHER_TIMEOUT_S = 120.0
-
-
-@dataclass
-class _Ahead:
-    """A batch that was drawn ahead, and whose rows are being copied."""
-
-    batch_size: int
-    draw: Draw
-    gathered: Future[Batch | None]
+ColumnTransform = Callable[[dict[str, Tensor]], Mapping[str, Tensor]]
+"""Maps columns to columns: names to tensors, which it leaves as they are."""
 
 
 class ReplayBuffer:
@@ -50,7 +44,12 @@ class ReplayBuffer:
         writer: where new rows go; by default in place of the oldest.
         batch_size: rows of a batch; None where every `sample` says it.
         n_step: sums rewards over several steps as rows are read.
+        hindsight: gives rows other goals as they are read.
         prefetch: batches that are drawn ahead.
+        write_transforms: what is stored is what they make of the columns ``[n, ...]`` of new rows, one after the other.
+        read_transforms: a batch is what they make of its columns ``[n, ...]``, or ``[slices, steps, ...]``. They run
+            where `sample` is called, prefetched or not: what they know then is what counts. Their state isn't the
+            buffer's; whoever made them saves it.
 
     Raises:
         ConfigError: parts that don't go together.
@@ -64,55 +63,98 @@ class ReplayBuffer:
         *,
         batch_size: int | None = None,
         n_step: NStep | None = None,
+        hindsight: Hindsight | None = None,
         prefetch: int = 0,
+        write_transforms: Sequence[ColumnTransform] = (),
+        read_transforms: Sequence[ColumnTransform] = (),
     ) -> None:
         self.storage = storage
         self.sampler = UniformSampler(UniformSamplerConfig(), seed=0) if sampler is None else sampler
         self.writer = RoundRobinWriter() if writer is None else writer
-        self.n_step, self.batch_size, self.prefetch = n_step, batch_size, prefetch
-        followers = [self.sampler] * self.sampler.needs_order + [n_step] * (n_step is not None)
-        if followers and not self.writer.keeps_order:
-            names = type(followers[0]).__name__, type(self.writer).__name__
-            raise ConfigError(f"{names[0]} can't follow {names[1]}", remedy="use a RoundRobin writer")
+        self.n_step, self.hindsight = n_step, hindsight
+        self.batch_size, self.prefetch = batch_size, prefetch
+        self.write_transforms, self.read_transforms = tuple(write_transforms), tuple(read_transforms)
+        self._check_parts()
         self.writer.check(storage)
-        if self.sampler.consumes and prefetch:
-            raise ConfigError(
-                "rows that are consumed can't be drawn ahead: they would be lost with this process",
-                field="prefetch",
-                value=prefetch,
-                remedy="set it to 0",
-            )
-        self._lock = threading.RLock()
-        self._ahead: deque[_Ahead] = deque()
-        self._executor: ThreadPoolExecutor | None = None
+        self._start_anew()
 
     @classmethod
-    def from_config(cls, config: ReplayBufferConfig, *, seed: int, field: str = "replay") -> ReplayBuffer:
+    def from_config(
+        cls,
+        config: ReplayBufferConfig,
+        *,
+        seed: int,
+        field: str = "replay",
+        write_transforms: Sequence[ColumnTransform] = (),
+        read_transforms: Sequence[ColumnTransform] = (),
+    ) -> ReplayBuffer:
         """Return the buffer that ``config`` describes.
 
         Args:
-            seed: of the sampler.
+            seed: of the sampler, such as that of the stream `rlruntime.seeding.SAMPLER`; what else draws has its own
+                made of it.
             field: path of the config in the manifest, for errors.
+            write_transforms, read_transforms: see the class.
 
         Raises:
             ConfigError: an unknown part, a config that it refuses, parts that don't go together.
         """
+        hindsight = None
+        if config.hindsight is not None:
+            hindsight = Hindsight(config.hindsight, stream_seed(seed, HINDSIGHT), field=f"{field}.hindsight")
         return cls(
             build("storage", config.storage, field=f"{field}.storage"),
             build("sampler", config.sampler, seed, field=f"{field}.sampler"),
             build("writer", config.writer, field=f"{field}.writer"),
             batch_size=config.batch_size,
             n_step=None if config.n_step is None else NStep(config.n_step),
+            hindsight=hindsight,
             prefetch=config.prefetch,
+            write_transforms=write_transforms,
+            read_transforms=read_transforms,
         )
+
+    def _check_parts(self) -> None:
+        followers: list[Any] = [part for part in (self.n_step, self.hindsight) if part is not None]
+        if self.sampler.needs_order:
+            followers.insert(0, self.sampler)
+        if followers and not self.writer.keeps_order:
+            names = type(followers[0]).__name__, type(self.writer).__name__
+            raise ConfigError(f"{names[0]} can't follow {names[1]}", remedy="use a RoundRobin writer")
+        if self.sampler.consumes and self.prefetch:
+            raise ConfigError(
+                "rows that are consumed can't be drawn ahead: they would be lost with this process",
+                field="prefetch",
+                value=self.prefetch,
+                remedy="set it to 0",
+            )
+        if self.hindsight is not None and self.n_step is not None:
+            raise ConfigError(
+                "rewards of another goal can't be summed over steps that pursued the old one",
+                field="hindsight",
+                remedy="leave out nStep",
+            )
+        if self.hindsight is not None and self.sampler.rows_together > 1:
+            raise ConfigError(
+                "rows that come together would get different goals",
+                field="hindsight",
+                remedy="use a sampler of single rows",
+            )
+        if isinstance(self.storage, ListStorage) and (self.write_transforms or self.read_transforms):
+            raise ConfigError("transforms change columns, and a List storage has none", remedy="use a Tensor storage")
+
+    def _start_anew(self) -> None:
+        self._lock = threading.RLock()
+        self._ahead = AheadQueue(self.prefetch)
+        self._kept = KeptRows()
 
     def __getstate__(self) -> dict[str, Any]:
         """Travel to another process; batches that were drawn ahead stay here."""
-        return {**self.__dict__, "_lock": None, "_ahead": None, "_executor": None}
+        return {**self.__dict__, "_lock": None, "_ahead": None, "_kept": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._lock, self._ahead, self._executor = threading.RLock(), deque(), None
+        self._start_anew()
 
     def __len__(self) -> int:
         """Return the number of rows at hand."""
@@ -135,13 +177,16 @@ class ReplayBuffer:
         Raises:
             ConfigError: the rows don't fit those that are held.
         """
-        columns, num_rows = self.storage.matched(rows)
+        if self.write_transforms:
+            columns = {name: torch.as_tensor(column) for name, column in flat_columns(rows).items()}
+            rows = _transformed(columns, self.write_transforms)
+        matched, num_rows = self.storage.matched(rows)
         if num_rows == 0:
             return np.zeros(0, np.int64)
         with self._lock:
-            self._finish_copies()
+            self._ahead.finish_copies()
             with self.storage.writing():
-                return self.writer.write(self.storage, columns, num_rows)
+                return self.writer.write(self.storage, matched, num_rows)
 
     def add(self, row: Any) -> int:
         """Write one row, without the dimension of rows; return its position."""
@@ -160,25 +205,9 @@ class ReplayBuffer:
         size = self.batch_size if batch_size is None else batch_size
         if size is None:
             raise ConfigError("how many rows to sample isn't said", remedy="give batch_size here or to the buffer")
-        with self._lock:
-            if self.sampler.consumes:
-                return self._consume(size)
-            if not self.prefetch:
-                with self.storage.reading():
-                    return self._gather(self._draw(size))
-            if self._ahead and self._ahead[0].batch_size != size:
-                raise ConfigError(
-                    f"the next batch of {self._ahead[0].batch_size} rows is drawn already",
-                    value=size,
-                    remedy="sample one size with prefetch",
-                )
-            while len(self._ahead) <= self.prefetch:
-                self._draw_ahead(size)
-            ahead = self._ahead.popleft()
-        batch = ahead.gathered.result(GATHER_TIMEOUT_S)
-        if batch is None:
-            with self._lock, self.storage.reading():
-                return self._gather(self._draw(size))
+        batch = self._next(size)
+        if self.read_transforms:
+            batch = batch.with_columns(_transformed(batch.to("cpu"), self.read_transforms))
         return batch
 
     def update_priorities(self, positions: np.ndarray, priorities: np.ndarray | Tensor) -> None:
@@ -197,21 +226,39 @@ class ReplayBuffer:
         with self._lock, self.storage.reading():
             self.sampler.update_priorities(self.storage, positions, priorities)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return a copy of everything: rows, writer, sampler with its randomness, batches drawn ahead.
+    def state_dict(self, *, copy: bool = True) -> dict[str, Any]:
+        """Return everything: rows, writer, sampler with its randomness, batches drawn ahead.
 
         It is a tree of dicts, lists, arrays and scalars, as checkpoints hold.
+
+        Args:
+            copy: False for views of the rows in place of a copy. They are good until rows are written, by whatever
+                process: for a checkpoint that is on the disk before this process goes on.
         """
+        return self._state(None, copy=copy)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return `state_dict` in memory that the buffer keeps: it costs a copy of the rows written since the last one.
+
+        It holds until the next call, which changes it: nothing may read it then. The memory is that of the rows at
+        hand, once more.
+        """
+        return self._state(self._kept, copy=True)
+
+    def _state(self, kept: KeptRows | None, *, copy: bool) -> dict[str, Any]:
         with self._lock:
-            self._finish_copies()
+            self._ahead.finish_copies()
             with self.storage.reading():
-                return {
+                state = {
                     "format": STATE_FORMAT,
-                    "storage": self.storage.state_dict(),
+                    "storage": self.storage.state_dict(kept, copy=copy),
                     "writer": {"type": type(self.writer).__name__, "state": self.writer.state_dict()},
-                    "sampler": {"type": type(self.sampler).__name__, "state": self.sampler.state_dict()},
-                    "ahead": [_batch_state(ahead, batch, self.storage) for ahead, batch in self._copied()],
+                    "sampler": {"type": type(self.sampler).__name__, "state": self.sampler.state_dict(self.storage)},
+                    "ahead": self._ahead.state_dict(self.storage),
                 }
+                if self.hindsight is not None:
+                    state["hindsight"] = self.hindsight.state_dict()
+                return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Become what ``state_dict`` described; the next batches are those that it would have given.
@@ -231,7 +278,7 @@ class ReplayBuffer:
                     f"this one has {type(part).__name__}"
                 )
         with self._lock:
-            self._finish_copies()
+            self._ahead.finish_copies()
             self.storage.check_state(state["storage"])
             with self.storage.writing():
                 self.storage.load_state_dict(state["storage"])
@@ -239,20 +286,42 @@ class ReplayBuffer:
                 self.sampler.load_state_dict(state["sampler"]["state"], self.storage)
                 if self.n_step is not None:
                     self.n_step.restart()
-            self._ahead = deque(_batch_from_state(item, self.storage) for item in state["ahead"])
+                if self.hindsight is not None:
+                    self.hindsight.restart(state.get("hindsight"))
+            self._ahead.load_state_dict(state["ahead"], self.storage)
 
     def close(self) -> None:
         """End the copying thread. The rows stay; may be called twice."""
         with self._lock:
-            executor, self._executor = self._executor, None
-            if executor is not None:
-                executor.shutdown()
+            self._ahead.close()
+
+    def _next(self, size: int) -> Batch:
+        """Return the next batch as it was stored, but for what is made of several rows."""
+        with self._lock:
+            if self.sampler.consumes:
+                return self._consume(size)
+            if not self.prefetch:
+                with self.storage.reading():
+                    return self._gather(self._draw(size))
+            ahead = self._ahead.next(size, lambda: self._drawn(size), self._gather_beside)
+        batch = ahead.gathered.result(GATHER_TIMEOUT_S)
+        if batch is None:
+            with self._lock, self.storage.reading():
+                return self._gather(self._draw(size))
+        return batch
 
     def _draw(self, size: int) -> Draw:
+        """Choose rows, and all else that chance has to say of them; within ``reading()``."""
         draw = self.sampler.draw(self.storage, size)
         if self.n_step is not None:
             self.n_step.follow(self.storage)
+        if self.hindsight is not None:
+            draw = replace(draw, goals=self.hindsight.choose(self.storage, draw.positions))
         return draw
+
+    def _drawn(self, size: int) -> Draw:
+        with self.storage.reading():
+            return self._draw(size)
 
     def _consume(self, size: int) -> Batch:
         """Return rows, and let go of them last: a process that ends before has taken none."""
@@ -266,35 +335,26 @@ class ReplayBuffer:
     def _gather(self, draw: Draw) -> Batch:
         """Return the rows of a draw; within ``reading()``."""
         rows = self.storage.gather(draw.positions)
-        extra = None if self.n_step is None else self.n_step.apply(self.storage, draw.positions, rows)
+        extra: dict[str, Tensor] | None = None
+        if self.n_step is not None:
+            extra = self.n_step.apply(self.storage, draw.positions, rows)
+        elif self.hindsight is not None:
+            extra = self.hindsight.apply(self.storage, draw, rows)
         return self.storage.batch(rows, draw.positions, weight=draw.weight, leading=draw.leading, extra=extra)
 
-    def _draw_ahead(self, size: int) -> None:
-        if self._executor is None:
-            self._executor = ThreadPoolExecutor(1, thread_name_prefix="replay-copy")
-        with self.storage.reading():
-            draw = self._draw(size)
-        self._ahead.append(_Ahead(size, draw, self._executor.submit(self._gather_beside, draw)))
-
     def _gather_beside(self, draw: Draw) -> Batch | None:
-        """Return the rows of a draw, or None where another process has written over some of them."""
+        """Return the rows of a draw, or None where another buffer of the same rows has written over some."""
         with self.storage.reading():
-            if (
-                self.storage.is_shared
-                and draw.positions.min(initial=self.storage.window.end) < self.storage.window.start
-            ):
+            start, end = self.storage.window
+            if draw.positions.min(initial=end) < start:
                 return None
             return self._gather(draw)
 
-    def _copied(self) -> list[tuple[_Ahead, Batch]]:
-        """Return the batches drawn ahead that will be given."""
-        batches = [(ahead, ahead.gathered.result(GATHER_TIMEOUT_S)) for ahead in self._ahead]
-        return [(ahead, batch) for ahead, batch in batches if batch is not None]
 
-    def _finish_copies(self) -> None:
-        """Wait for copies under way, so that they hold the rows of the time when they were drawn."""
-        for ahead in self._ahead:
-            ahead.gathered.exception(GATHER_TIMEOUT_S)
+def _transformed(columns: dict[str, Tensor], transforms: Sequence[ColumnTransform]) -> dict[str, Tensor]:
+    for transform in transforms:
+        columns = dict(transform(columns))
+    return columns
 
 
 def _with_row_dimension(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -307,25 +367,3 @@ def _with_row_dimension(row: Mapping[str, Any]) -> dict[str, Any]:
         else:
             lifted[key] = value[None] if isinstance(value, Tensor) else np.asarray(value)[None]
     return lifted
-
-
-def _batch_state(ahead: _Ahead, batch: Batch, storage: ArrayStorage) -> dict[str, Any]:
-    """Return a batch that was drawn ahead with its rows, which may have been written over since."""
-    return {
-        "batchSize": ahead.batch_size,
-        "positions": batch.positions.copy(),
-        "weight": None if batch.weight is None else batch.weight.numpy().copy(),
-        "leading": list(batch.leading),
-        "rows": storage.packed(batch.rows),
-        "extra": {name: column.clone() for name, column in batch.extra.items()},
-    }
-
-
-def _batch_from_state(item: Mapping[str, Any], storage: ArrayStorage) -> _Ahead:
-    positions, weight = np.array(item["positions"]), item["weight"]
-    draw = Draw(positions, None if weight is None else np.array(weight), tuple(item["leading"]))
-    extra = {name: column.clone() for name, column in item["extra"].items()}
-    rows = storage.unpacked(item["rows"])
-    gathered: Future[Batch | None] = Future()
-    gathered.set_result(storage.batch(rows, positions, weight=draw.weight, leading=draw.leading, extra=extra))
-    return _Ahead(item["batchSize"], draw, gathered)

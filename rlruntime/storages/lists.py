@@ -15,7 +15,7 @@ from rlruntime.registry import register
 from rlruntime.spec.training.storages import ListStorageConfig
 from rlruntime.storages.batch import Batch
 from rlruntime.storages.layout import RowLayout
-from rlruntime.storages.storage import ArrayStorage
+from rlruntime.storages.storage import ArrayStorage, KeptRows
 
 
 class ItemBatch(Batch):
@@ -75,7 +75,11 @@ class ListStorage(ArrayStorage):
 
     def column(self, name: str) -> np.ndarray:
         """Refuse: there are none."""
-        raise ConfigError("a List storage has no columns", value=name, remedy="use a Tensor storage")
+        return self.named_column(name, field="")
+
+    def named_column(self, name: str, *, field: str) -> np.ndarray:
+        """Refuse: there are none."""
+        raise ConfigError("a List storage has no columns", field=field, value=name, remedy="use a Tensor storage")
 
     def batch(self, rows: np.ndarray, positions: np.ndarray, **seen_as: Any) -> Batch:
         """Return drawn objects as a batch."""
@@ -89,7 +93,7 @@ class ListStorage(ArrayStorage):
         """Return what `packed` was given."""
         return _objects(copy.deepcopy(packed))
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, kept: KeptRows | None = None, *, copy: bool = True) -> dict[str, Any]:
         """Return copies of the objects at hand, oldest first."""
         with self.reading():
             start, end = self.window

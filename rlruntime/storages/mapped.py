@@ -34,7 +34,7 @@ from rlruntime.storages.storage import ArrayStorage, Window
 
 CONTROL_BYTES = 1 << 16
 _LAYOUT_AT = 64
-_READY, _START, _END, _LAYOUT_BYTES, _CAPACITY = range(5)
+_READY, _START, _END, _LAYOUT_BYTES, _CAPACITY, _UPHEAVALS = range(6)
 _FORMAT = 1
 _NOWHERE = 1 << 62  # a start beyond any end: nothing is at hand
 _LONGEST_SLEEP_S = 0.01
@@ -67,6 +67,15 @@ class MappedStorage(ArrayStorage):
         end = int(self._control[_END])
         return Window(min(int(self._control[_START]), end), end)
 
+    @property
+    def num_upheavals(self) -> int:
+        """How often rows have changed in another way than that new ones came last, in whatever process."""
+        return int(self._control[_UPHEAVALS])
+
+    def note_upheaval(self) -> None:
+        """Count one more, within ``writing()``; see `num_upheavals`."""
+        self._control[_UPHEAVALS] += 1
+
     def move_window(self, start: int, end: int) -> None:
         """Let go of rows before ``start``, and offer those written before ``end``; within ``writing()``.
 
@@ -77,6 +86,7 @@ class MappedStorage(ArrayStorage):
 
     def jump_window(self, start: int, end: int) -> None:
         """Offer these positions, which need not be later ones; nothing is at hand should the process end in between."""
+        self.note_upheaval()
         self._control[_START] = _NOWHERE
         self._control[_END] = end
         self._control[_START] = start

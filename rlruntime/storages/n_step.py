@@ -41,10 +41,10 @@ class NStep:
         """Change the outcome columns of ``rows [n]``; return ``discount`` float32 and ``num_steps`` int64, ``[n]``."""
         assert storage.layout is not None
         config = self.config
-        num_steps = self._index.steps_ahead(positions, config.steps, storage.window.end)
+        num_steps = self._index.steps_ahead(positions, storage.window.end, config.steps)
         offsets = np.arange(config.steps)
         ahead = (positions[:, None] + offsets * config.num_envs) % storage.capacity
-        rewards = storage.column(config.reward_key)[ahead].astype(np.float64)
+        rewards = storage.named_column(config.reward_key, field="rewardKey")[ahead].astype(np.float64)
         counted = offsets < num_steps[:, None]
         factors = (config.gamma**offsets * counted).reshape(*counted.shape, *[1] * (rewards.ndim - 2))
         last = storage.gather(positions + (num_steps - 1) * config.num_envs)

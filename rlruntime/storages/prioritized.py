@@ -8,11 +8,24 @@ from typing import Any
 import numpy as np
 
 from rlruntime.registry import register
-from rlruntime.spec.training.storages import PrioritizedSamplerConfig
+from rlruntime.spec.training.storages import PrioritizedSamplerConfig, PriorityConfig
 from rlruntime.storages.errors import TooFewRowsError
+from rlruntime.storages.ring import ring_slices
 from rlruntime.storages.samplers import Draw, Sampler
 from rlruntime.storages.storage import ArrayStorage
 from rlruntime.storages.sum_tree import SumTree
+
+
+def checked_priorities(priorities: np.ndarray) -> np.ndarray:
+    """Return priorities as ``[n]`` float64.
+
+    Raises:
+        ValueError: one is negative, infinite or no number.
+    """
+    priorities = np.asarray(priorities, np.float64).reshape(-1)
+    if not (priorities.min(initial=0.0) >= 0 and priorities.max(initial=0.0) < np.inf):  # neither holds for NaN
+        raise ValueError("priorities must be finite and at least 0")
+    return priorities
 
 
 @register("sampler", "Prioritized")
@@ -27,10 +40,11 @@ class PrioritizedSampler(Sampler):
         beta: power of the weights; may be changed as training goes on.
     """
 
-    Config = PrioritizedSamplerConfig
+    Config: Any = PrioritizedSamplerConfig
     needs_order = True
+    has_priorities = True
 
-    def __init__(self, config: PrioritizedSamplerConfig, seed: int) -> None:
+    def __init__(self, config: PriorityConfig, seed: int) -> None:
         super().__init__(seed)
         self.config = config
         self.beta = config.beta
@@ -39,44 +53,33 @@ class PrioritizedSampler(Sampler):
 
     def draw(self, storage: ArrayStorage, batch_size: int) -> Draw:
         """Return rows; see `Sampler.draw`."""
-        tree = self._follow(storage)
-        start, end = storage.window
-        if start == end:
-            raise TooFewRowsError("the buffer is empty")
-        heights = (self.rng.random(batch_size) + np.arange(batch_size)) * (tree.total / batch_size)
-        slots = tree.find(heights)
-        weight = np.power(tree.leaves[slots] / tree.smallest, -self.beta).astype(np.float32)
-        return Draw(start + (slots - start) % storage.capacity, weight)
+        return Draw(*self._pick(storage, batch_size))
 
     def probabilities(self, storage: ArrayStorage) -> np.ndarray:
         """Return `P` of the rows at hand, oldest first, ``[size]`` float64."""
-        tree = self._follow(storage)
-        leaves = tree.leaves[np.arange(*storage.window) % storage.capacity]
+        leaves = self._leaves(self._follow(storage), *storage.window)
         probabilities: np.ndarray = leaves / leaves.sum()
         return probabilities
 
     def update_priorities(self, storage: ArrayStorage, positions: np.ndarray, priorities: np.ndarray) -> None:
         """Set priorities; see `ReplayBuffer.update_priorities`. Here alone ``alpha`` is applied."""
         positions = np.asarray(positions).reshape(-1)
-        priorities = np.asarray(priorities, np.float64).reshape(-1)
+        priorities = checked_priorities(priorities)
         if positions.shape != priorities.shape:
             raise ValueError(f"{len(positions)} rows need as many priorities, got {len(priorities)}")
-        if not (priorities.min(initial=0.0) >= 0 and priorities.max(initial=0.0) < np.inf):  # neither holds for NaN
-            raise ValueError("priorities must be finite and at least 0")
         tree = self._follow(storage)
-        start, end = storage.window
+        first, end = self._seen
         mass = np.power(priorities + self.config.epsilon, self.config.alpha)
-        at_hand = (positions >= start) & (positions < end)
+        at_hand = (positions >= first) & (positions < end)
         if not at_hand.all():
             positions, mass = positions[at_hand], mass[at_hand]
         tree.put(positions % storage.capacity, mass)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, storage: ArrayStorage) -> dict[str, Any]:
         """Return beta, the randomness, and `m` of the rows that were seen, oldest first."""
         start, end = self._seen
-        tree = self._tree
-        mass = np.zeros(0) if tree is None else tree.leaves[np.arange(start, end) % tree.size]
-        return {**super().state_dict(), "beta": self.beta, "start": start, "end": end, "mass": mass}
+        mass = np.zeros(0) if self._tree is None else self._leaves(self._tree, start, end)
+        return {**super().state_dict(storage), "beta": self.beta, "start": start, "end": end, "mass": mass}
 
     def load_state_dict(self, state: Mapping[str, Any], storage: ArrayStorage) -> None:
         """Take what ``state_dict`` returned."""
@@ -86,8 +89,19 @@ class PrioritizedSampler(Sampler):
         start, end = self._seen = int(state["start"]), int(state["end"])
         # More rows than the storage takes can have been seen only where it has let go of the first of them since.
         start = max(start, end - storage.capacity)
-        mass = np.array(state["mass"])[-(end - start) :] if end > start else np.zeros(0)
-        self._tree.put(np.arange(start, end) % storage.capacity, mass)
+        self._fill(start, end, np.array(state["mass"])[-(end - start) :] if end > start else 0.0)
+
+    def _pick(self, storage: ArrayStorage, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return positions and weights, ``[count]`` each."""
+        tree = self._follow(storage)
+        total = tree.total
+        if not total:
+            raise self._none_to_draw(storage)
+        heights = (self.rng.random(count) + np.arange(count)) * (total / count)
+        slots = tree.find(heights)
+        weight = np.power(tree.leaves[slots] / tree.smallest, -self.beta).astype(np.float32)
+        start = storage.window.start
+        return start + (slots - start) % storage.capacity, weight
 
     def _follow(self, storage: ArrayStorage) -> SumTree:
         """Bring the tree up to the storage's window: rows that went have no mass, new ones the largest."""
@@ -95,22 +109,42 @@ class PrioritizedSampler(Sampler):
             self._tree = SumTree(storage.capacity)
         tree = self._tree
         start, end = storage.window
-        seen_start, seen_end = self._seen
-        if (start, end) == self._seen:
+        first = self._first_drawable(storage)
+        seen_first, seen_end = self._seen
+        if (first, end) == self._seen:
             return tree
+        self._take_note(storage)
         largest = tree.largest or (1.0 + self.config.epsilon) ** self.config.alpha
-        capacity = storage.capacity
         # Of the rows that went, those that new ones lie over need no care.
-        self._fill(max(seen_start, end - capacity), min(start, seen_end), 0.0, capacity)
-        self._fill(max(seen_end, start), end, largest, capacity)
-        self._seen = start, end
+        self._fill(max(seen_first, end - storage.capacity), min(first, seen_end), 0.0)
+        low = max(seen_end, start)
+        if low < end:
+            self._fill(low, end, self._mass_of_new(storage, low, end, largest))
+        self._seen = first, end
         return tree
 
-    def _fill(self, first: int, last: int, value: float, capacity: int) -> None:
+    def _first_drawable(self, storage: ArrayStorage) -> int:
+        """Return the first position that may be drawn."""
+        return storage.window.start
+
+    def _take_note(self, storage: ArrayStorage) -> None:
+        """Look at rows that are new."""
+
+    def _mass_of_new(self, storage: ArrayStorage, first: int, last: int, largest: float) -> np.ndarray | float:
+        """Return the mass of rows that have no priority yet, ``[last - first]`` or one for all."""
+        return largest
+
+    def _none_to_draw(self, storage: ArrayStorage) -> TooFewRowsError:
+        return TooFewRowsError("the buffer is empty")
+
+    def _leaves(self, tree: SumTree, first: int, last: int) -> np.ndarray:
+        """Return a copy of the mass of the rows from ``first`` up to but without ``last``."""
+        return np.concatenate([np.zeros(0), *(tree.leaves[slots] for slots in ring_slices(first, last, tree.size))])
+
+    def _fill(self, first: int, last: int, mass: np.ndarray | float) -> None:
         assert self._tree is not None
-        if first >= last:
-            return
-        slot, count = first % capacity, last - first
-        until_end = min(count, capacity - slot)
-        self._tree.fill(slot, slot + until_end, value)
-        self._tree.fill(0, count - until_end, value)
+        done = 0
+        for slots in ring_slices(first, last, self._tree.size):
+            count = slots.stop - slots.start
+            self._tree.fill(slots.start, slots.stop, mass if isinstance(mass, float) else mass[done : done + count])
+            done += count

@@ -7,13 +7,29 @@ from typing import Any
 
 import numpy as np
 
-from rlruntime.errors import ConfigError
 from rlruntime.registry import register
-from rlruntime.spec.training.storages import SliceSamplerConfig
+from rlruntime.spec.training.storages import SliceConfig, SliceSamplerConfig, SliceWithoutReplacementSamplerConfig
 from rlruntime.storages.errors import TooFewRowsError
-from rlruntime.storages.samplers import Draw, Sampler
+from rlruntime.storages.ring import PositionRing
+from rlruntime.storages.samplers import Draw, Passes, Sampler
 from rlruntime.storages.storage import ArrayStorage
 from rlruntime.storages.trajectories import TrajectoryIndex
+
+
+def slices_from(firsts: np.ndarray, config: SliceConfig, weight: np.ndarray | None = None) -> Draw:
+    """Return the slices that begin at the rows ``firsts [k]``, each with one weight of ``weight [k]``."""
+    length = config.slice_length
+    positions = firsts[:, None] + np.arange(length) * config.num_envs
+    of_rows = None if weight is None else np.repeat(weight, length)
+    return Draw(positions.reshape(-1), of_rows, leading=(len(firsts), length))
+
+
+def no_slice(storage: ArrayStorage, config: SliceConfig) -> TooFewRowsError:
+    """Return the error that says that there is no slice yet."""
+    return TooFewRowsError(
+        f"none of the {storage.window.size} rows at hand ends {config.slice_length} successive rows of one trajectory; "
+        "rows of several environments that take turns need numEnvs"
+    )
 
 
 @register("sampler", "Slice")
@@ -30,62 +46,91 @@ class SliceSampler(Sampler):
     def __init__(self, config: SliceSamplerConfig, seed: int) -> None:
         super().__init__(seed)
         self.config = config
+        self.rows_together = config.slice_length
+        self._reach = (config.slice_length - 1) * config.num_envs
         self._index = TrajectoryIndex(config)
-        self._ends = np.zeros(0, np.int64)
-        self._first = self._last = 0
+        self._ends: PositionRing | None = None
 
     def draw(self, storage: ArrayStorage, batch_size: int) -> Draw:
         """Return rows, slice after slice; see `Sampler.draw`.
 
         Raises:
-            ConfigError: ``batch_size`` is no whole number of slices, or the columns don't tell trajectories apart.
+            ConfigError: the columns don't tell trajectories apart.
             TooFewRowsError: no trajectory is long enough yet.
         """
-        length, stride = self.config.slice_length, self.config.num_envs
-        if batch_size % length:
-            raise ConfigError(
-                f"{batch_size} rows are no whole number of slices of {length}",
-                value=batch_size,
-                remedy="use a multiple",
-            )
-        self._follow(storage)
-        if self._first == self._last:
-            raise TooFewRowsError(
-                f"none of the {storage.window.size} rows at hand ends {length} successive rows of one trajectory; "
-                "rows of several environments that take turns need numEnvs"
-            )
-        num_slices = batch_size // length
-        ends = self._ends[self.rng.integers(self._first, self._last, num_slices) % len(self._ends)]
-        positions = ends[:, None] + np.arange(1 - length, 1) * stride
-        return Draw(positions.reshape(-1), leading=(num_slices, length))
+        num_slices = self._items(batch_size)
+        ends = self._follow(storage)
+        if not len(ends):
+            raise no_slice(storage, self.config)
+        return slices_from(ends.draw(self.rng, num_slices) - self._reach, self.config)
 
     def load_state_dict(self, state: Mapping[str, Any], storage: ArrayStorage) -> None:
         """Take what ``state_dict`` returned; what is known of trajectories is found again in the rows."""
         super().load_state_dict(state, storage)
         self._index.restart()
-        self._ends, self._first, self._last = np.zeros(0, np.int64), 0, 0
+        self._ends = None
 
-    def _follow(self, storage: ArrayStorage) -> None:
+    def _follow(self, storage: ArrayStorage) -> PositionRing:
         """Append new ends, and let go of those whose slice isn't at hand in full any more."""
-        if len(self._ends) != storage.capacity:
-            self._ends = np.zeros(storage.capacity, np.int64)
+        if self._ends is None:
+            self._ends = PositionRing(storage.capacity)
         low, high = self._index.follow(storage)
-        reach = (self.config.slice_length - 1) * self.config.num_envs
-        self._drop(storage.window.start + reach)
+        least = storage.window.start + self._reach
+        self._ends.drop_before(least)
         if low < high:
-            positions = np.arange(low, high)
-            fresh = positions[self._index.run(positions) >= self.config.slice_length]
-            fresh = fresh[fresh >= storage.window.start + reach]
-            self._ends[(self._last + np.arange(len(fresh))) % len(self._ends)] = fresh
-            self._last += len(fresh)
+            positions = np.arange(max(low, least), high)
+            self._ends.append(positions[self._index.run(positions) >= self.config.slice_length])
+        return self._ends
 
-    def _drop(self, least: int) -> None:
-        """Move the first end to the first one of at least ``least``: a binary search in the ring."""
-        low, high = self._first, self._last
-        while low < high:
-            middle = (low + high) // 2
-            if self._ends[middle % len(self._ends)] < least:
-                low = middle + 1
-            else:
-                high = middle
-        self._first = low
+
+@register("sampler", "SliceWithoutReplacement")
+class SliceWithoutReplacementSampler(Sampler):
+    """Passes over slices, each of which comes exactly once.
+
+    A trajectory is cut from its first row on, or from the first that was at hand when it was seen. Slices that are
+    written during a pass come in the next one; those of which rows were written over are left out. A batch has the
+    leading dimensions ``(slices, sliceLength)``, with fewer slices at the end of a pass, unless ``dropLast``.
+    """
+
+    Config = SliceWithoutReplacementSamplerConfig
+    needs_order = True
+
+    def __init__(self, config: SliceWithoutReplacementSamplerConfig, seed: int) -> None:
+        super().__init__(seed)
+        self.config = config
+        self.rows_together = config.slice_length
+        self._index = TrajectoryIndex(config)
+        self._passes = Passes(shuffle=config.shuffle, drop_last=config.drop_last)
+
+    @property
+    def num_passes(self) -> int:
+        """Passes that were given out in full."""
+        return self._passes.num_passes
+
+    def draw(self, storage: ArrayStorage, batch_size: int) -> Draw:
+        """Return the next slices of the pass; see `Sampler.draw`."""
+        num_slices = self._items(batch_size)
+        self._index.follow(storage)
+        start = storage.window.start
+        firsts = self._passes.draw(self.rng, num_slices, start, lambda: self._at_hand(storage), "slices")
+        return slices_from(firsts, self.config)
+
+    def state_dict(self, storage: ArrayStorage) -> dict[str, Any]:
+        """Return what is left of the pass, how trajectories are cut, and the randomness."""
+        trajectories = self._index.state_dict(storage)
+        return {**super().state_dict(storage), **self._passes.state_dict(), "trajectories": trajectories}
+
+    def load_state_dict(self, state: Mapping[str, Any], storage: ArrayStorage) -> None:
+        """Take what ``state_dict`` returned."""
+        super().load_state_dict(state, storage)
+        self._passes.load_state_dict(state)
+        self._index.load_state_dict(state["trajectories"], storage)
+
+    def _at_hand(self, storage: ArrayStorage) -> np.ndarray:
+        """Return the first rows of all slices at hand."""
+        length = self.config.slice_length
+        ends = np.arange(storage.window.start + (length - 1) * self.config.num_envs, storage.window.end)
+        beyond = self._index.run(ends) - length
+        firsts: np.ndarray = ends[(beyond >= 0) & (beyond % (self.config.stride or length) == 0)]
+        firsts -= (length - 1) * self.config.num_envs
+        return firsts

@@ -18,6 +18,7 @@ from rlruntime.spec.training.storages import TensorStorageConfig
 from rlruntime.storages.batch import Batch
 from rlruntime.storages.layout import RowLayout, plan_layout
 from rlruntime.storages.locks import ThreadLock
+from rlruntime.storages.ring import ring_slices
 
 
 class Window(NamedTuple):
@@ -47,7 +48,7 @@ class ArrayStorage:
         self.capacity = capacity
         self.layout: RowLayout | None = None
         self._lock = ThreadLock()
-        self._start = self._end = 0
+        self._start = self._end = self._num_upheavals = 0
         self._columns: list[np.ndarray] = []
         self._words = np.zeros((0, 0), np.int64)
 
@@ -61,12 +62,22 @@ class ArrayStorage:
         """The positions at hand."""
         return Window(self._start, self._end)
 
+    @property
+    def num_upheavals(self) -> int:
+        """How often rows have changed in another way than that new ones came after all others."""
+        return self._num_upheavals
+
+    def note_upheaval(self) -> None:
+        """Count one more; see `num_upheavals`."""
+        self._num_upheavals += 1
+
     def move_window(self, start: int, end: int) -> None:
         """Let go of rows before ``start``, and offer those written before ``end``."""
         self._start, self._end = start, end
 
     def jump_window(self, start: int, end: int) -> None:
         """Offer these positions, which need not be later ones."""
+        self.note_upheaval()
         self.move_window(start, end)
 
     def reading(self) -> AbstractContextManager[Any]:
@@ -107,6 +118,7 @@ class ArrayStorage:
 
     def put_at(self, slots: np.ndarray, columns: list[np.ndarray]) -> None:
         """Write rows into slots ``[n]``, each a different one; the window stays as it is."""
+        self.note_upheaval()
         for target, column in zip(self._columns, columns, strict=True):
             target[slots] = column
 
@@ -124,6 +136,36 @@ class ArrayStorage:
         assert self.layout is not None
         return self._columns[list(self.layout.by_name).index(name)]
 
+    def named_column(self, name: str, *, field: str) -> np.ndarray:
+        """Return `column` for a setting that names it.
+
+        Args:
+            name: the column.
+            field: the setting, for the error.
+
+        Raises:
+            ConfigError: there is none of this name, or it holds a type that NumPy can't compute with.
+        """
+        layout_field = None if self.layout is None else self.layout.by_name.get(name)
+        if layout_field is None:
+            raise ConfigError("the rows have no such column", field=field, value=name, remedy="name one that they have")
+        if not layout_field.is_plain:
+            raise ConfigError(f"a column of {layout_field.dtype} can't be computed with", field=field, value=name)
+        return self.column(name)
+
+    def numbers(self, name: str, *, field: str, integers: bool = False) -> np.ndarray:
+        """Return a column of one number a row, ``[capacity]``, for a setting that names it.
+
+        Raises:
+            ConfigError: see `named_column`; or it holds more than a number a row, or none of ``integers``.
+        """
+        column = self.named_column(name, field=field)
+        if column[:1].size != 1:
+            raise ConfigError("the column must hold one number a row", field=field, value=name)
+        if integers and column.dtype.kind not in "iu":
+            raise ConfigError(f"the column {name!r} must hold integers", field=field, value=column.dtype.name)
+        return column.reshape(self.capacity)
+
     def batch(self, rows: np.ndarray, positions: np.ndarray, **seen_as: Any) -> Batch:
         """Return what `gather` did as a batch; ``seen_as`` are the other arguments of `Batch`."""
         assert self.layout is not None
@@ -139,14 +181,25 @@ class ArrayStorage:
         assert self.layout is not None
         return np.array(packed).view(self.layout.struct).reshape(-1)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return a copy of the rows at hand, oldest first, with their layout and window."""
+    def state_dict(self, kept: KeptRows | None = None, *, copy: bool = True) -> dict[str, Any]:
+        """Return the rows at hand, oldest first, with their layout and window.
+
+        The rows are a list of one or two arrays ``[n, row_bytes]`` uint8, or of none.
+
+        Args:
+            kept: memory of earlier copies: only what has changed since is copied, and the arrays are views of it.
+            copy: False for views of the rows themselves, good until the next row is written.
+        """
         with self.reading():
             start, end = self.window
-            if self.layout is None:
-                return {"layout": None, "start": start, "end": end, "rows": None}
-            rows = self.gather(np.arange(start, end)).view(np.uint8).reshape(end - start, self.layout.row_bytes)
-            return {"layout": self.layout.to_json(), "start": start, "end": end, "rows": rows}
+            words = self._words
+            if kept is not None:
+                words = kept.follow(self, words)
+            pieces = [words[slots].view(np.uint8) for slots in ring_slices(start, end, self.capacity)]
+            if copy and kept is None:
+                pieces = [piece.copy() for piece in pieces]
+            layout = None if self.layout is None else self.layout.to_json()
+            return {"layout": layout, "start": start, "end": end, "rows": pieces}
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         """Refuse a state that `load_state_dict` can't take.
@@ -161,7 +214,8 @@ class ArrayStorage:
             layout = RowLayout.from_json(state["layout"])
             if self.layout is not None and self.layout != layout:
                 raise CheckpointError("the rows of the checkpoint have other columns than those of the buffer")
-            if state["rows"].shape != (held, layout.row_bytes):
+            shapes = [piece.shape for piece in state["rows"]]
+            if sum(shape[0] for shape in shapes) != held or any(shape[1:] != (layout.row_bytes,) for shape in shapes):
                 raise CheckpointError("the checkpoint lacks some of its rows")
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -177,9 +231,14 @@ class ArrayStorage:
             if state["layout"] is not None:
                 if self.layout is None:
                     self._initialise(RowLayout.from_json(state["layout"]))
-                assert self.layout is not None
-                rows = np.ascontiguousarray(state["rows"]).view(np.int64)
-                self._words[np.arange(start, end) % self.capacity] = rows
+                at = start
+                for piece in state["rows"]:
+                    words, done = np.ascontiguousarray(piece).view(np.int64), 0
+                    for slots in ring_slices(at, at + len(words), self.capacity):
+                        count = slots.stop - slots.start
+                        self._words[slots] = words[done : done + count]
+                        done += count
+                    at += len(words)
             self.jump_window(start, end)
 
     def _initialise(self, layout: RowLayout) -> None:
@@ -196,6 +255,28 @@ class ArrayStorage:
         rows = words.view(layout.struct).reshape(-1)
         self._columns = [rows[field.name] for field in layout.fields]
         self.layout = layout
+
+
+class KeptRows:
+    """Memory for a copy of a storage's rows, which follows them at the cost of what has changed."""
+
+    def __init__(self) -> None:
+        self._words = np.zeros((0, 0), np.int64)
+        self._end = 0
+        self._num_upheavals = -1
+
+    def follow(self, storage: ArrayStorage, words: np.ndarray) -> np.ndarray:
+        """Copy what has changed of ``words [capacity, words]``, those of a storage, within ``reading()``; return the
+        copy, of which the slots of rows at hand are filled.
+        """
+        if self._words.shape != words.shape:
+            self._words, self._num_upheavals = np.empty_like(words), -1  # pages are taken as rows are copied
+        start, end = storage.window
+        first = max(start, self._end) if storage.num_upheavals == self._num_upheavals else start
+        for slots in ring_slices(first, end, storage.capacity):
+            self._words[slots] = words[slots]
+        self._end, self._num_upheavals = end, storage.num_upheavals
+        return self._words
 
 
 @register("storage", "Tensor")

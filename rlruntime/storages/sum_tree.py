@@ -70,8 +70,8 @@ class SumTree:
             families = np.take(self._families[level - 1], slots, axis=0, mode="clip")
             self._levels[level][slots] = np.einsum("ij->i", families)
 
-    def fill(self, first: int, last: int, value: float) -> None:
-        """Set the leaves from ``first`` up to but without ``last``."""
+    def fill(self, first: int, last: int, value: float | np.ndarray) -> None:
+        """Set the leaves from ``first`` up to but without ``last`` to one value, or to ``[last - first]``."""
         if first >= last:
             return
         old = self._levels[0][first:last].copy()

@@ -5,6 +5,9 @@ Kept by position, never by slot: where the writer stands in the ring makes no di
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from rlruntime.errors import ConfigError
@@ -24,8 +27,13 @@ class TrajectoryIndex:
 
     def __init__(self, config: TrajectoryConfig) -> None:
         self.config = config
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget everything: the storage holds other rows."""
         self._run = np.zeros(0, np.int32)
         self._seen = 0
+        self._longest = 1
 
     def follow(self, storage: ArrayStorage) -> tuple[int, int]:
         """Count the rows written since the last call; return the positions of those that were, ``[first, last)``.
@@ -38,9 +46,7 @@ class TrajectoryIndex:
         if first == end:
             self._seen = end
             return end, end
-        if len(self._run) != storage.capacity:
-            self._check(storage)
-            self._run = np.zeros(storage.capacity, np.int32)
+        self._prepare(storage)
         stride = self.config.num_envs
         if end % stride:
             raise ConfigError(
@@ -49,54 +55,77 @@ class TrajectoryIndex:
                 value=stride,
                 remedy="write whole steps of all copies, time first",
             )
-        first = -(-first // stride) * stride
-        most = max(_SCAN_ROWS // stride, 1) * stride
-        for low in range(first, end, most):
-            self._count(storage, low, min(low + most, end), start)
+        first = self._whole_step(first)
+        self._count(storage, first, end, start)
         self._seen = end
         return first, end
-
-    def restart(self) -> None:
-        """Forget everything: the storage holds other rows."""
-        self._run, self._seen = np.zeros(0, np.int32), 0
 
     def run(self, positions: np.ndarray) -> np.ndarray:
         """Return the count of rows at ``positions``, of the same shape."""
         counts: np.ndarray = self._run[positions % len(self._run)]
         return counts
 
-    def steps_ahead(self, positions: np.ndarray, most: int, end: int) -> np.ndarray:
-        """Return how many of the rows at, and right after, ``positions [n]`` are of one trajectory: 1 to ``most``."""
-        offsets = np.arange(most)
-        ahead = positions[:, None] + offsets * self.config.num_envs
-        together = self.run(ahead) == self.run(positions)[:, None] + offsets
-        together &= ahead < end
-        # Rows that follow one another are together up to a point, and never after it.
-        steps: np.ndarray = np.logical_and.accumulate(together, axis=1).sum(1)
+    def steps_ahead(self, positions: np.ndarray, end: int, most: int | None = None) -> np.ndarray:
+        """Return how many of the rows at, and right after, ``positions [n]`` are of one trajectory, ``[n]`` int64.
+
+        Args:
+            positions: of rows at hand.
+            end: rows from this position on aren't written yet.
+            most: where to stop counting; None counts to the end of the trajectory.
+        """
+        stride = self.config.num_envs
+        most = self._longest if most is None else min(most, self._longest)
+        run, room = self.run(positions), (end - 1 - positions) // stride + 1
+        steps = np.ones(len(positions), np.int64)
+        # Rows that follow one another are together up to a point, and never after it: it is found bit by bit.
+        bit = 1 << max(most - 1, 0).bit_length()
+        while bit := bit >> 1:
+            tried = steps + bit
+            together = self.run(positions + (tried - 1) * stride) == run + (tried - 1)
+            steps = np.where(together & (tried <= room) & (tried <= most), tried, steps)
         return steps
 
-    def _check(self, storage: ArrayStorage) -> None:
-        if storage.layout is None:
-            raise ConfigError("trajectories can be told in rows with columns alone", remedy="use a Tensor storage")
+    def state_dict(self, storage: ArrayStorage) -> dict[str, Any]:
+        """Return what can't be found again in the rows: how far the trajectories had come at the first step at hand."""
+        first = self._whole_step(storage.window.start)
+        known = first + self.config.num_envs <= self._seen and len(self._run) > 0
+        return {
+            "seen": self._seen,
+            "first": first,
+            "run": self.run(first + np.arange(self.config.num_envs)) if known else np.zeros(0, np.int32),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], storage: ArrayStorage) -> None:
+        """Take what ``state_dict`` returned; the storage is loaded already."""
+        self.restart()
+        first, run = int(state["first"]), np.array(state["run"])
+        if len(run):
+            self._prepare(storage)
+            self._run[(first + np.arange(len(run))) % len(self._run)] = run
+            self._longest = max(self._longest, int(run.max()))
+            self._count(storage, first + len(run), int(state["seen"]), first)
+        self._seen = int(state["seen"])
+
+    def _whole_step(self, position: int) -> int:
+        """Return the first position from this one on with which a step of all copies begins."""
+        return -(-position // self.config.num_envs) * self.config.num_envs
+
+    def _prepare(self, storage: ArrayStorage) -> None:
+        """Make room for as many counts as rows, once the columns are known to tell trajectories apart."""
+        if len(self._run) == storage.capacity:
+            return
         config = self.config
-        columns = config.end_keys if config.trajectory_key is None else (config.trajectory_key,)
-        for name in columns:
-            field = storage.layout.by_name.get(name)
-            key = "endKeys" if config.trajectory_key is None else "trajectoryKey"
-            if field is None:
+        if config.trajectory_key is not None:
+            storage.numbers(config.trajectory_key, field="trajectoryKey", integers=True)
+        else:
+            for name in config.end_keys:
+                storage.numbers(name, field="endKeys")
+            if storage.is_shared:
                 raise ConfigError(
-                    "the rows have no such column", field=key, value=name, remedy="name one that they have"
+                    "rows that several processes write need a number of their trajectory",
+                    field="trajectoryKey",
+                    remedy="write a column that has it",
                 )
-            if np.prod(field.shape) != 1:
-                raise ConfigError("the column must hold one number a row", field=key, value=name)
-            if config.trajectory_key is not None and field.numpy_dtype.kind not in "iu":
-                raise ConfigError("a trajectory's number must be an integer", field=key, value=field.dtype)
-        if config.trajectory_key is None and storage.is_shared:
-            raise ConfigError(
-                "rows that several processes write need a number of their trajectory",
-                field="trajectoryKey",
-                remedy="write a column that has it",
-            )
         if storage.capacity % config.num_envs:
             raise ConfigError(
                 f"a capacity of {storage.capacity} rows can't hold whole steps of {config.num_envs} environment copies",
@@ -104,19 +133,24 @@ class TrajectoryIndex:
                 value=config.num_envs,
                 remedy="choose a multiple",
             )
+        self._run = np.zeros(storage.capacity, np.int32)
 
-    def _count(self, storage: ArrayStorage, low: int, high: int, start: int) -> None:
+    def _count(self, storage: ArrayStorage, first: int, last: int, start: int) -> None:
+        """Count whole steps from ``first`` up to but without ``last``; rows from ``start`` on are at hand."""
         stride, capacity = self.config.num_envs, storage.capacity
-        positions = np.arange(low, high).reshape(-1, stride)
-        begins = self._begins(storage, positions)
-        had_before = low - stride >= start
-        if not had_before:
-            begins[0] = True
-        steps = np.arange(len(positions))[:, None]
-        last_begin = np.maximum.accumulate(np.where(begins, steps, -1), axis=0)
-        before = self.run(positions[0] - stride) if had_before else np.zeros(stride, np.int32)
-        run = np.where(last_begin >= 0, steps - last_begin + 1, before + steps + 1)
-        self._run[positions % capacity] = run
+        most = max(_SCAN_ROWS // stride, 1) * stride
+        for low in range(first, last, most):
+            positions = np.arange(low, min(low + most, last)).reshape(-1, stride)
+            begins = self._begins(storage, positions)
+            had_before = low - stride >= start
+            if not had_before:
+                begins[0] = True
+            steps = np.arange(len(positions))[:, None]
+            last_begin = np.maximum.accumulate(np.where(begins, steps, -1), axis=0)
+            before = self.run(positions[0] - stride) if had_before else np.zeros(stride, np.int32)
+            run = np.where(last_begin >= 0, steps - last_begin + 1, before + steps + 1)
+            self._run[positions % capacity] = run
+            self._longest = max(self._longest, int(run.max()))
 
     def _begins(self, storage: ArrayStorage, positions: np.ndarray) -> np.ndarray:
         """Return whether each row ``[steps, num_envs]`` is the first of its trajectory."""

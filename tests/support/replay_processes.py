@@ -5,6 +5,7 @@ usage: python replay_processes.py CASE STORAGE
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 
 from rlruntime.spec.training.storages import (
+    ConsumingSamplerConfig,
     MemoryMappedStorageConfig,
     SharedTensorStorageConfig,
     UniformSamplerConfig,
@@ -26,9 +28,10 @@ from rlruntime.spec.training.storages import (
 from rlruntime.storages import mapped
 from rlruntime.storages.buffer import ReplayBuffer
 from rlruntime.storages.errors import TooFewRowsError
-from rlruntime.storages.samplers import UniformSampler
+from rlruntime.storages.samplers import ConsumingSampler, UniformSampler
 
 WIDTH = 200
+LIMIT_S = 30
 STORAGES_FOLDER = os.path.dirname(mapped.__file__)
 KILLED_IN = ("mapped.py", "locks.py", "storage.py", "writers.py")
 
@@ -70,6 +73,7 @@ def start(work: Callable[[], None]) -> int:
         return pid
     status = 1
     try:
+        signal.alarm(LIMIT_S)  # one that waits longer for another has failed
         work()
         status = 0
     finally:
@@ -79,6 +83,12 @@ def start(work: Callable[[], None]) -> int:
 def how_it_ended(pid: int) -> int:
     """Return the exit code of a process, negative for a signal, once it has ended."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def kill(pid: int) -> None:
+    """Kill a process as it stands, and wait until it is gone."""
+    os.kill(pid, signal.SIGKILL)
+    assert how_it_ended(pid) == -signal.SIGKILL
 
 
 def killed_at_line(count: int, work: Callable[[], None]) -> Callable[[], None]:
@@ -161,31 +171,87 @@ def allocator_killed_at_random(storage: str) -> dict[str, Any]:
     torn, failed = 0, 0
     for _ in range(50):
         buffer = make_buffer(storage, 256)
-
-        def write_on(buffer: ReplayBuffer = buffer) -> None:
-            while True:
-                buffer.extend(checked_rows(np.arange(64)))
-
-        def write(buffer: ReplayBuffer = buffer) -> None:
-            for _ in range(10):
-                buffer.extend(checked_rows(np.arange(64)))
-
-        def read(buffer: ReplayBuffer = buffer) -> None:
-            assert isinstance(buffer.storage, mapped.MappedStorage)
-            buffer.storage.wait_for_rows(64, 60)
-            for _ in range(10):
-                batch = buffer.sample()
-                assert num_torn(batch["number"], batch["body"]) == 0
-
-        first = start(write_on)
+        first = start(lambda buffer=buffer: write_rows(buffer))  # type: ignore[misc]
         time.sleep(chance.uniform(0, 0.01))
-        others = [start(read), start(write)]
+        others = go_on(buffer)
         time.sleep(chance.uniform(0, 0.005))
-        os.kill(first, signal.SIGKILL)
-        how_it_ended(first)
+        kill(first)
         failed += sum(how_it_ended(pid) != 0 for pid in others)
         torn += rows_at_hand(buffer)[1]
     return {"torn": torn, "failed": failed}
+
+
+def writer_and_reader_killed_at_random(storage: str) -> dict[str, Any]:
+    """Kill a writer and a reader at 25 random moments each while two others read and write on."""
+    chance = random.Random(1)
+    torn, failed = 0, 0
+    buffer = make_buffer(storage, 256)
+    buffer.extend(checked_rows(np.arange(64)))
+    for _ in range(25):
+        victims = [start(lambda: write_rows(buffer)), start(lambda: read_rows(buffer))]
+        others = go_on(buffer)
+        for pid in chance.sample(victims, 2):
+            time.sleep(chance.uniform(0, 0.01))
+            kill(pid)
+        failed += sum(how_it_ended(pid) != 0 for pid in others)
+        torn += rows_at_hand(buffer)[1]
+    return {"torn": torn, "failed": failed}
+
+
+def write_rows(buffer: ReplayBuffer, times: int | None = None) -> None:
+    """Write 64 rows, so many times or for ever."""
+    for _ in itertools.repeat(None) if times is None else range(times):
+        buffer.extend(checked_rows(np.arange(64)))
+
+
+def read_rows(buffer: ReplayBuffer, times: int | None = None) -> None:
+    """Read batches, so many or for ever, and see that no row is torn."""
+    assert isinstance(buffer.storage, mapped.MappedStorage)
+    buffer.storage.wait_for_rows(64, LIMIT_S)
+    for _ in itertools.repeat(None) if times is None else range(times):
+        batch = buffer.sample()
+        assert num_torn(batch["number"], batch["body"]) == 0
+
+
+def go_on(buffer: ReplayBuffer) -> list[int]:
+    """Let two processes do their work, one that reads and one that writes."""
+    return [start(lambda: read_rows(buffer, 10)), start(lambda: write_rows(buffer, 10))]
+
+
+def write_groups(buffer: ReplayBuffer, writer: int) -> None:
+    """Write one member of each of ten groups."""
+    for group in range(10):
+        buffer.extend({"group": np.array([group]), "writer": np.array([writer])})
+
+
+def consumers_share(storage: str) -> dict[str, Any]:
+    """Let four processes write and four consume, each batch told through a pipe once it is there."""
+    num_batches, num_rows = 50, 16
+    total = 4 * num_batches * num_rows
+    buffer = make_buffer(storage, total)
+    buffer.sampler = ConsumingSampler(ConsumingSamplerConfig(), seed=0)
+    ours, theirs = os.pipe()
+
+    def write(writer: int) -> None:
+        for batch in range(num_batches):
+            first = (writer * num_batches + batch) * num_rows
+            buffer.extend(checked_rows(np.arange(first, first + num_rows)))
+
+    def consume() -> None:
+        while buffer.num_written < total or len(buffer):
+            try:
+                batch = buffer.sample(8)
+            except TooFewRowsError:
+                continue
+            assert num_torn(batch["number"], batch["body"]) == 0
+            os.write(theirs, batch["number"].numpy().tobytes())  # short enough to be written as a whole
+
+    pids = [start(consume) for _ in range(4)] + [start(lambda w=writer: write(w)) for writer in range(4)]  # type: ignore[misc]
+    os.close(theirs)
+    with os.fdopen(ours, "rb") as told:
+        numbers = np.frombuffer(told.read(), np.int64)
+    failed = sum(how_it_ended(pid) != 0 for pid in pids)
+    return {"failed": failed, "rows": len(numbers), "different": len(set(numbers.tolist())), "left": len(buffer)}
 
 
 def many_writers_and_readers(storage: str) -> dict[str, Any]:
@@ -230,8 +296,7 @@ def holder_killed(storage: str) -> dict[str, Any]:
 
         pid = start(hold)
         child = int.from_bytes(os.read(ours, 4), "little")
-        os.kill(pid, signal.SIGKILL)
-        how_it_ended(pid)
+        kill(pid)
         buffer.extend(checked_rows(np.arange(8, 10)))
         outcome[side] = rows_at_hand(buffer)[0]
         os.kill(child, signal.SIGKILL)
@@ -244,6 +309,8 @@ CASES = {
         allocator_killed_everywhere,
         writer_killed_everywhere,
         allocator_killed_at_random,
+        writer_and_reader_killed_at_random,
+        consumers_share,
         many_writers_and_readers,
         holder_killed,
     )

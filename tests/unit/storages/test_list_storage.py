@@ -74,10 +74,10 @@ def test_what_a_list_can_not_do_is_refused() -> None:
         objects(3).extend({"a": np.zeros(2)})
     sliced = objects(3, SliceSampler(SliceSamplerConfig(slice_length=1), seed=0))
     sliced.extend(["a"])
-    with pytest.raises(ConfigError, match="trajectories can be told in rows with columns alone"):
+    with pytest.raises(ConfigError, match="a List storage has no columns"):
         sliced.sample(1)
     summed = ReplayBuffer(sliced.storage, in_order(), n_step=NStep(NStepConfig(steps=2, gamma=1.0)))
-    with pytest.raises(ConfigError, match="trajectories can be told in rows with columns alone"):
+    with pytest.raises(ConfigError, match="a List storage has no columns"):
         summed.sample(1)
     with pytest.raises(ConfigError, match="can't travel to another process"):
         pickle.dumps(sliced)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import replay_processes
+import replay_soak
 from replay_rows import in_order, numbered
 
 from rlruntime.errors import ConfigError, StorageError
@@ -30,6 +31,8 @@ from rlruntime.storages.mapped import MappedStorage, MemoryMappedStorage, Shared
 from rlruntime.storages.samplers import UniformSampler
 from rlruntime.storages.storage import TensorStorage
 
+SOAK_SECONDS = float(os.environ.get("RLJOB_SOAK_SECONDS", "2"))
+LIMIT_S = 110 + SOAK_SECONDS
 ROOT = Path(__file__).resolve().parents[3]
 BOTH = pytest.mark.parametrize("storage", ["SharedTensor", "MemoryMapped"])
 
@@ -40,16 +43,23 @@ def leftovers() -> set[str]:
     return {f"{folder}/{name}" for folder in folders for name in os.listdir(folder) if "replay" in name}
 
 
-def run_case(case: str, storage: str) -> dict[str, Any]:
-    """Run a case of `replay_processes` in a process of its own, and see that nothing stays behind."""
+def run_program(program: str, *arguments: str) -> dict[str, Any]:
+    """Return what a program said that was run in a process of its own, and see that nothing stays behind."""
     before = leftovers()
-    command = [sys.executable, replay_processes.__file__, case, storage]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=110)
-    assert done.returncode == 0, done.stderr
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": folder}
+        command = [sys.executable, program, *arguments]
+        done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
+        assert done.returncode == 0, done.stderr
+        assert os.listdir(folder) == []
     assert leftovers() == before
     seen: dict[str, Any] = json.loads(done.stdout)
     return seen
+
+
+def run_case(case: str, storage: str) -> dict[str, Any]:
+    """Run a case of `replay_processes`."""
+    return run_program(replay_processes.__file__, case, storage)
 
 
 def test_a_first_writer_that_is_killed_before_any_line_neither_hangs_nor_tears() -> None:
@@ -64,8 +74,14 @@ def test_a_writer_that_is_killed_before_any_line_costs_at_most_the_rows_it_write
     assert seen == {"kills": seen["kills"], "torn": 0, "wrong": [], "fewest": 5}
 
 
-def test_a_first_writer_that_is_killed_at_random_moments_stops_no_other() -> None:
-    assert run_case("allocator_killed_at_random", "MemoryMapped") == {"torn": 0, "failed": 0}
+@BOTH
+def test_a_first_writer_that_is_killed_at_random_moments_stops_no_other(storage: str) -> None:
+    assert run_case("allocator_killed_at_random", storage) == {"torn": 0, "failed": 0}
+
+
+@BOTH
+def test_a_writer_and_a_reader_that_are_killed_at_random_moments_stop_no_other(storage: str) -> None:
+    assert run_case("writer_and_reader_killed_at_random", storage) == {"torn": 0, "failed": 0}
 
 
 @BOTH
@@ -77,6 +93,21 @@ def test_four_writers_and_four_readers_see_no_torn_row_and_lose_none(storage: st
         "rows": 6400,
         "written": 6400,
     }
+
+
+@pytest.mark.timeout(120 + SOAK_SECONDS)
+@pytest.mark.parametrize("storage", ["Tensor", "List", "SharedTensor", "MemoryMapped"])
+def test_rows_that_are_written_and_read_at_once_for_a_while_are_whole_and_counted(storage: str) -> None:
+    # RLJOB_SOAK_SECONDS=60 does it for a minute.
+    seen = run_program(replay_soak.__file__, storage, str(SOAK_SECONDS))
+    assert (seen["torn"], seen["lost"]) == (0, 0)
+    assert seen["counted"] == seen["written"] > replay_soak.CAPACITY
+    assert seen["seen"] > 0
+
+
+@BOTH
+def test_four_consumers_get_every_row_of_four_writers_once(storage: str) -> None:
+    assert run_case("consumers_share", storage) == {"failed": 0, "rows": 3200, "different": 3200, "left": 0}
 
 
 def test_a_lock_ends_with_its_holder_although_a_child_of_it_lives_on() -> None:
@@ -206,10 +237,9 @@ def test_batches_drawn_ahead_whose_rows_another_wrote_over_are_drawn_anew() -> N
     writer = ReplayBuffer(SharedTensorStorage.attach(config, storage.descriptor))
     writer.extend(numbered(0, 8))
     assert reader.sample()["action"].tolist() == [0, 1, 2, 3]
-    reader._finish_copies()
+    reader._ahead.finish_copies()
     writer.extend(numbered(8, 16))
     assert reader.sample()["action"].tolist() == [4, 5, 6, 7]  # copied in time
-    for ahead in reader._ahead:
-        ahead.gathered.result(60)
+    reader._ahead.finish_copies()
     assert reader.sample()["action"].tolist() == [8, 9, 10, 11]
     reader.close()

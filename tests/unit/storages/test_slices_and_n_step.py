@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from replay_rows import in_order, tensor_buffer
+from replay_trajectories import Experience, held_slices
 
 from rlruntime.errors import ConfigError
 from rlruntime.spec.training.component import Component
@@ -29,37 +30,6 @@ from rlruntime.storages.slices import SliceSampler
 from rlruntime.trainers.state_tree import load_state, save_state
 
 
-class Experience:
-    """Writes trajectories of given lengths, several environments in turns; every row tells where it is from."""
-
-    def __init__(self, lengths: list[list[int]]) -> None:
-        self.columns = [self._column(env, env_lengths) for env, env_lengths in enumerate(lengths)]
-        self.at = 0
-
-    @staticmethod
-    def _column(env: int, lengths: list[int]) -> dict[str, np.ndarray]:
-        steps = np.concatenate([np.arange(length) for length in lengths])
-        numbers = np.concatenate([np.full(length, 100 * env + index) for index, length in enumerate(lengths)])
-        ends = np.concatenate([np.arange(length) == length - 1 for length in lengths])
-        by_truncation = numbers % 2 == 1
-        return {
-            "trajectory": numbers,
-            "step": steps,
-            "next.step": steps + 1,
-            "next.reward": (10.0 * numbers + steps).astype(np.float32),
-            "next.terminated": ends & ~by_truncation,
-            "next.truncated": ends & by_truncation,
-        }
-
-    def steps(self, count: int) -> dict[str, np.ndarray]:
-        """Return the next ``count`` steps of all environments, flattened time first."""
-        low, self.at = self.at, self.at + count
-        return {
-            name: np.stack([column[name][low : self.at] for column in self.columns], 1).reshape(-1)
-            for name in self.columns[0]
-        }
-
-
 def slices(capacity: int, length: int, **config: Any) -> ReplayBuffer:
     return tensor_buffer(capacity, sampler=SliceSampler(SliceSamplerConfig(slice_length=length, **config), seed=1))
 
@@ -75,15 +45,6 @@ def drawn(buffer: ReplayBuffer, num_slices: int, length: int) -> list[tuple[int,
 
 
 BY_NUMBER = {"trajectory_key": "trajectory"}
-
-
-def held_slices(rows: list[tuple[int, int]], length: int) -> set[tuple[int, int]]:
-    """Return trajectory and first step of every slice among the rows of one environment, oldest first."""
-    return {
-        rows[at]
-        for at in range(len(rows) - length + 1)
-        if all(rows[at + k] == (rows[at][0], rows[at][1] + k) for k in range(length))
-    }
 
 
 @settings(deadline=None, max_examples=60)
@@ -148,7 +109,7 @@ def test_a_trajectory_goes_on_from_one_write_to_the_next() -> None:
     ("config", "capacity", "words"),
     [
         ({"trajectory_key": "id"}, 8, "trajectoryKey: the rows have no such column (got 'id')"),
-        ({"trajectory_key": "next.reward"}, 8, "trajectoryKey: a trajectory's number must be an integer"),
+        ({"trajectory_key": "next.reward"}, 8, "trajectoryKey: the column 'next.reward' must hold integers"),
         ({"end_keys": ("next.done",)}, 8, "endKeys: the rows have no such column (got 'next.done')"),
         ({"num_envs": 3}, 8, "numEnvs: a capacity of 8 rows can't hold whole steps of 3"),
         ({"num_envs": 4}, 8, "numEnvs: 6 rows are no whole number of steps of 4"),
@@ -175,7 +136,7 @@ def test_rows_of_several_processes_need_a_number_of_their_trajectory() -> None:
 def test_a_batch_that_is_no_whole_number_of_slices_is_refused() -> None:
     buffer = slices(10, 3)
     buffer.extend(Experience([[9]]).steps(6))
-    with pytest.raises(ConfigError, match="8 rows are no whole number of slices of 3"):
+    with pytest.raises(ConfigError, match="8 rows are no multiple of the 3 that come together"):
         buffer.sample(8)
 
 

@@ -1,0 +1,116 @@
+"""Hindsight: goals replaced by what was reached, as rows are read (Andrychowicz et al. 2017, "Hindsight experience
+replay", arXiv:1707.01495). What is stored keeps the goals that were pursued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlruntime.errors import ConfigError
+from rlruntime.registry import import_object
+from rlruntime.spec.training.storages import HindsightConfig
+from rlruntime.storages.samplers import Draw
+from rlruntime.storages.storage import ArrayStorage
+from rlruntime.storages.trajectories import TrajectoryIndex
+
+GoalFunction = Callable[[np.ndarray, np.ndarray, Mapping[str, np.ndarray]], Any]
+"""What returns ``[n]`` of ``(achieved_goal [n, ...], desired_goal [n, ...], columns)``; columns are those of the rows,
+with the new goal in them.
+"""
+
+
+class Hindsight:
+    """Gives a share of the rows of a batch another goal, one that their trajectory reached, and the reward for it.
+
+    ``Future`` takes the goal reached by a row of the trajectory from this one on, each with the same probability;
+    ``Final`` that of the last. What isn't written yet isn't known: the last row of a trajectory under way is the newest
+    one. A batch gets the column ``relabelled``, bool.
+
+    Args:
+        config: settings.
+        seed: of the choice of rows and goals.
+        field: path of the config in the manifest, for errors.
+
+    Raises:
+        ConfigError: a function can't be imported.
+    """
+
+    def __init__(self, config: HindsightConfig, seed: int, *, field: str = "hindsight") -> None:
+        self.config = config
+        self.rng = np.random.Generator(np.random.PCG64(seed))
+        self._index = TrajectoryIndex(config)
+        self._reward: GoalFunction = import_object(config.reward_function, field=f"{field}.rewardFunction")
+        self._terminated: GoalFunction | None = None
+        if config.terminated_function is not None:
+            self._terminated = import_object(config.terminated_function, field=f"{field}.terminatedFunction")
+
+    def choose(self, storage: ArrayStorage, positions: np.ndarray) -> np.ndarray:
+        """Return whose outcome becomes the goal of each row, as `Draw.goals`; within ``reading()``.
+
+        Raises:
+            ConfigError: the rows lack a column that is named.
+        """
+        self._index.follow(storage)
+        ahead = self._index.steps_ahead(positions, storage.window.end)
+        relabelled = self.rng.random(len(positions)) < self.config.share
+        steps = self.rng.integers(0, ahead) if self.config.strategy == "Future" else ahead - 1
+        goals: np.ndarray = np.where(relabelled, positions + steps * self.config.num_envs, -1)
+        return goals
+
+    def apply(self, storage: ArrayStorage, draw: Draw, rows: np.ndarray) -> dict[str, Tensor]:
+        """Change goals, rewards and ends in ``rows [n]``; return the column ``relabelled [n]``.
+
+        Raises:
+            ConfigError: the rows lack a column that is named, or a function returned another shape.
+        """
+        assert draw.goals is not None
+        config = self.config
+        relabelled = draw.goals >= 0
+        chosen = np.flatnonzero(relabelled)
+        if len(chosen):
+            reached = storage.named_column(config.achieved_key, field="achievedKey")
+            goal = reached[draw.goals[chosen] % storage.capacity]
+            for key in config.goal_keys:
+                if storage.named_column(key, field="goalKeys").shape != reached.shape:
+                    raise ConfigError(
+                        f"the column isn't of the shape of {config.achieved_key!r}", field="goalKeys", value=key
+                    )
+                rows[key][chosen] = goal
+            changed = rows[chosen]
+            columns = {name: changed[name] for name in changed.dtype.names or ()}
+            achieved = columns[config.achieved_key]
+            storage.named_column(config.reward_key, field="rewardKey")
+            self._fill(rows, config.reward_key, chosen, self._reward(achieved, goal, columns), "rewardFunction")
+            if self._terminated is not None:
+                storage.named_column(config.terminated_key, field="terminatedKey")
+                ends = self._terminated(achieved, goal, columns)
+                self._fill(rows, config.terminated_key, chosen, ends, "terminatedFunction")
+        return {"relabelled": torch.from_numpy(relabelled)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the randomness."""
+        return {"rng": self.rng.bit_generator.state}
+
+    def restart(self, state: Mapping[str, Any] | None) -> None:
+        """Forget what is known of trajectories, as the storage holds other rows; take what ``state_dict`` returned,
+        where there is any.
+        """
+        self._index.restart()
+        if state is not None:
+            self.rng.bit_generator.state = state["rng"]
+
+    def _fill(self, rows: np.ndarray, name: str, chosen: np.ndarray, values: Any, field: str) -> None:
+        values = np.asarray(values)
+        column = rows[name]
+        if values.size != column[chosen].size:
+            raise ConfigError(
+                f"the function returned the shape {list(values.shape)} for {len(chosen)} rows",
+                field=field,
+                remedy="return one number a row",
+            )
+        column[chosen] = values.reshape(column[chosen].shape)
