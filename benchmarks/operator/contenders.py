@@ -150,7 +150,7 @@ def _start_nothing(_plane: ControlPlane) -> Iterator[int]:
 
 def _install(plane: ControlPlane, peer: programs.Peer) -> None:
     plane.kubectl("create", "-f", programs.crds(peer))  # too large for kubectl apply
-    plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+    plane.wait_established()
 
 
 def _peer_account(plane: ControlPlane) -> Path:

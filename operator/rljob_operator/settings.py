@@ -64,6 +64,8 @@ class Timing:
     """Between two questions to a trainer; varied by a fifth."""
     event_repeat_s: float = 600.0
     """The same event about a job isn't written again within this time."""
+    event_hold_max_s: float = 20.0
+    """Events are held back while jobs wait to be worked on, at most so long."""
     create_retry_min_s: float = 1.0
     create_retry_max_s: float = 60.0
     """Creations that were refused are tried again after 1, 2, 4, ... seconds."""

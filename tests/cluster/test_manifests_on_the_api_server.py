@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from cluster_harness.cluster import CRDS, JOBS, Cluster
+from cluster_harness.cluster import CRDS, Cluster
 from cluster_harness.control_plane import ControlPlane
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,7 +46,7 @@ def patch(cluster: Cluster, namespace: str, *operations: dict[str, Any]) -> str:
 
 
 def test_definition_is_applied_by_plain_kubectl_twice_without_a_change(cluster: Cluster) -> None:
-    assert cluster.apply(CRDS) == f"customresourcedefinition.apiextensions.k8s.io/{JOBS} unchanged\n"
+    assert cluster.apply(CRDS) == "customresourcedefinition.apiextensions.k8s.io/rljobs.rljob.io unchanged\n"
 
 
 def test_explain_shows_the_texts_of_the_fields(cluster: Cluster) -> None:

@@ -75,6 +75,7 @@ class Bench:
             now=self.now,
             monotonic=self.monotonic,
             suffix=lambda: f"{next(numbers):016x}",
+            is_busy=lambda: False,
             instance="test",
         )
         self.inspector = PodInspector(

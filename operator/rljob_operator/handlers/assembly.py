@@ -89,6 +89,7 @@ def assemble(options: Options, timing: Timing, decide: Decide, connection: Conne
         now=now,
         monotonic=monotonic,
         suffix=functools.partial(secrets.token_hex, 8),
+        is_busy=lambda: queue.is_busy,
         instance=socket.gethostname(),
     )
     inspector = PodInspector(

@@ -1,4 +1,7 @@
-"""Kubernetes Events about jobs, for people. Written beside the passes, they may be lost: conditions say more."""
+"""Kubernetes Events about jobs, for people. Written beside the passes, they may be lost: conditions say more.
+
+Pods come first: while jobs wait to be worked on, events are held back, but not for long.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ logger = logging.getLogger(__name__)
 COMPONENT = "rljob-operator"
 _MOST_WAITING, _MOST_REMEMBERED = 1000, 4096
 _AT_ONCE = 4
+_LOOK_AGAIN_S = 0.1
 _MAX_MESSAGE_CHARS = 1024
 
 
@@ -32,6 +36,7 @@ class EventWriter:
         now: the present time, aware, in UTC.
         monotonic: seconds on a clock that never jumps.
         suffix: returns a new random text for an event's name.
+        is_busy: tells whether jobs wait to be worked on.
         instance: name of this process, such as its pod's.
     """
 
@@ -44,10 +49,12 @@ class EventWriter:
         now: Callable[[], datetime],
         monotonic: Callable[[], float],
         suffix: Callable[[], str],
+        is_busy: Callable[[], bool],
         instance: str,
     ) -> None:
         self._client, self._timing, self._metrics = client, timing, metrics
         self._now, self._monotonic, self._suffix, self._instance = now, monotonic, suffix, instance
+        self._is_busy, self._stopping = is_busy, False
         self._waiting: asyncio.Queue[KubeObject] = asyncio.Queue(_MOST_WAITING)
         self._written: OrderedDict[tuple[str, str, str], float] = OrderedDict()
         self._tasks: list[asyncio.Task[None]] = []
@@ -58,6 +65,7 @@ class EventWriter:
 
     async def stop(self, timeout_s: float) -> None:
         """Write what waits, as far as the time goes, and end."""
+        self._stopping = True
         try:
             async with asyncio.timeout(timeout_s):
                 await self._waiting.join()
@@ -109,6 +117,7 @@ class EventWriter:
     async def _write(self) -> None:
         while True:
             body = await self._waiting.get()
+            await self._let_jobs_go_first()
             try:
                 await self._client.create(body)
             except Exception as error:  # whatever is wrong about one event, the next is written
@@ -118,3 +127,14 @@ class EventWriter:
                 logger.debug("an event could not be written: %s", words, extra={"job": about["name"]})
             finally:
                 self._waiting.task_done()
+
+    async def _let_jobs_go_first(self) -> None:
+        """Wait while jobs wait, unless that lasts too long or many events do."""
+        ends_s = self._monotonic() + self._timing.event_hold_max_s
+        while (
+            self._is_busy()
+            and not self._stopping
+            and self._waiting.qsize() < _MOST_WAITING // 2
+            and self._monotonic() < ends_s
+        ):
+            await asyncio.sleep(_LOOK_AGAIN_S)

@@ -104,6 +104,11 @@ class WorkQueue:
         self._tasks.append(asyncio.create_task(self._alarm(), name="alarm of the queue"))
 
     @property
+    def is_busy(self) -> bool:
+        """Whether keys wait for a worker."""
+        return bool(self._queued)
+
+    @property
     def pace_s(self) -> float:
         """Seconds that a key takes of late, from its adding to the end of its pass."""
         return self._pace_s

@@ -158,7 +158,7 @@ def test_a_cluster_without_our_definition_is_refused() -> None:
         assert "crds/" in words
         old = older_crd()
         bare.api.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", old)
-        bare.kubectl("wait", "--for=condition=Established", "crd/rljobs.rljob.io", "--timeout=30s")
+        bare.wait_established()
 
         def refusal() -> str | None:
             code, words = run_to_its_end(bare.kubeconfig, "--all-namespaces")

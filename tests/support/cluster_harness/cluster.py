@@ -16,7 +16,6 @@ from cluster_harness.api import Api, ApiError, JsonObject
 from cluster_harness.errors import ClusterError
 
 CRDS = Path(__file__).resolve().parents[3] / "crds"
-JOBS = "rljobs.rljob.io"
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 T = TypeVar("T")
 
@@ -80,7 +79,19 @@ class Cluster:
     def install_crds(self, folder: Path = CRDS) -> None:
         """Apply the custom resource definitions and wait until the server knows them."""
         self.apply(folder)
-        self.kubectl("wait", "--for=condition=Established", f"crd/{JOBS}", "--timeout=30s")
+        self.wait_established()
+
+    def wait_established(self) -> None:
+        """Wait until the server serves every custom resource that is defined.
+
+        ``kubectl wait`` does the same, but fails for a definition whose status isn't written yet.
+        """
+        path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        wait_for(
+            "every custom resource definition is established",
+            lambda: all(_is_established(item) for item in self.api.get(path)["items"]),
+            deadline_s=60.0,
+        )
 
     def create_namespace(self, prefix: str = "test") -> str:
         """Make a namespace in which pods can be created at once, and return its name, which is new."""
@@ -186,6 +197,11 @@ def write_kubeconfig(path: Path, cluster: JsonObject, user: JsonObject) -> Path:
     path.touch(mode=0o600)
     path.write_text(yaml.safe_dump(document))
     return path
+
+
+def _is_established(definition: JsonObject) -> bool:
+    conditions = definition.get("status", {}).get("conditions") or []
+    return any(item["type"] == "Established" and item["status"] == "True" for item in conditions)
 
 
 def wait_for(

@@ -47,6 +47,7 @@ def events_of(kube: FakeKube, *events: JobEvent, seconds: list[float] | None = N
             now=lambda: NOW,
             monotonic=lambda: clock[0],
             suffix=lambda: f"{next(numbers)}",
+            is_busy=lambda: False,
             instance="pod-1",
         )
         writer.start()
@@ -72,6 +73,40 @@ def test_an_event_says_of_which_job_it_is_and_from_whom() -> None:
     assert (event["type"], event["reason"], event["message"]) == ("Warning", "Restarting", "trainer-0 ended")
     assert event["lastTimestamp"] == "2026-01-01T12:00:00Z"
     assert event["source"]["component"] == "rljob-operator"
+
+
+@pytest.mark.parametrize(
+    ("busy", "hold_s", "emitted", "written"),
+    [(False, 60.0, 3, 3), (True, 60.0, 3, 0), (True, 0.2, 3, 3), (True, 60.0, 600, 100)],
+    ids=["idle", "jobs wait", "jobs wait for long", "many events wait"],
+)
+def test_events_let_waiting_jobs_go_first_but_neither_for_long_nor_without_bound(
+    busy: bool, hold_s: float, emitted: int, written: int
+) -> None:
+    kube, numbers = FakeKube(), iter(range(10_000))
+
+    async def story() -> int:
+        writer = EventWriter(
+            kube,
+            timing=Timing(event_hold_max_s=hold_s),
+            metrics=OperatorMetrics(CollectorRegistry()),
+            now=lambda: NOW,
+            monotonic=time.monotonic,
+            suffix=lambda: f"{next(numbers)}",
+            is_busy=lambda: busy,
+            instance="pod-1",
+        )
+        owner = job_view({**job_document(), "metadata": {**job_document()["metadata"], "resourceVersion": "1"}}).owner
+        for number in range(emitted):
+            writer.emit(owner, JobEvent("Running", f"{number}"))
+        writer.start()
+        await asyncio.sleep(1.0)
+        before = sum(plural == "events" for plural, _, _ in kube.objects)
+        await writer.stop(5.0)
+        assert sum(plural == "events" for plural, _, _ in kube.objects) == emitted
+        return before
+
+    assert asyncio.run(story()) == written
 
 
 def test_the_same_words_are_written_once_in_ten_minutes() -> None:
