@@ -65,7 +65,12 @@ def describe(config: EnvConfig) -> EnvLayout:
 
 
 def make_vector_env(
-    config: EnvConfig, *, num_envs: int | None = None, backend: str | None = None, render_mode: str | None = None
+    config: EnvConfig,
+    *,
+    num_envs: int | None = None,
+    backend: str | None = None,
+    render_mode: str | None = None,
+    first_copy: int = 0,
 ) -> VectorEnv:
     """Return the environment of a job, ready for ``reset``.
 
@@ -74,6 +79,7 @@ def make_vector_env(
         num_envs: copies; default ``config.num_envs``.
         backend: takes the place of ``config.backend``.
         render_mode: as in ``gymnasium.make``; in-process loop only.
+        first_copy: number of the first copy in messages of the in-process loop, for a part of a larger set.
 
     Raises:
         ConfigError: the environment can't be built, can't be learned from, or can't run on this backend.
@@ -88,7 +94,8 @@ def make_vector_env(
     if chosen == "Loop":
         from rlruntime.envs.loop import LoopVectorEnv
 
-        return LoopVectorEnv(partial(make_single_env, config, render_mode), describe(config), config.num_envs)
+        make = partial(make_single_env, config, render_mode)
+        return LoopVectorEnv(make, describe(config), config.num_envs, first_copy=first_copy)
     if chosen == "VectorEntryPoint":
         from rlruntime.envs.vectorised import VectorEntryPoint
 

@@ -57,14 +57,31 @@ def receive(sock: socket.socket, *, deadline: float | None = None) -> tuple[byte
         DeadlineExceededError: nothing, or only a part, came in time.
         EOFError: the other end is gone.
     """
-    kind = _read(sock, 1, deadline)
+    kind = read(sock, 1, deadline)
     if kind not in _WITH_VALUE:
         return kind, None
-    (length,) = _HEADER.unpack(_read(sock, _HEADER.size, deadline))
-    return kind, pickle.loads(_read(sock, length, deadline))
+    (length,) = _HEADER.unpack(read(sock, _HEADER.size, deadline))
+    return kind, pickle.loads(read(sock, length, deadline))
 
 
-def _read(sock: socket.socket, size: int, deadline: float | None) -> bytes:
+def skip_to_end(sock: socket.socket, deadline: float) -> None:
+    """Read until the other end closes, whatever it says.
+
+    Raises:
+        DeadlineExceededError: it has not closed in time.
+    """
+    while True:
+        try:
+            if not sock.recv(_CHUNK):
+                return
+        except BlockingIOError:
+            _wait(sock, select.POLLIN, deadline)
+        except ConnectionError:
+            return
+
+
+def read(sock: socket.socket, size: int, deadline: float | None = None) -> bytes:
+    """Return exactly so many bytes; see `receive` for the errors."""
     parts: list[bytes] = []
     while size:
         try:

@@ -63,7 +63,7 @@ class ProcessPool:
         self._workers: list[WorkerProcess] = []
         self._finalizer = weakref.finalize(self, _abandon, self._workers, os.getpid())
         try:
-            bounds = _split(self.num_envs, config.num_workers or usable_cores())
+            bounds = split_copies(self.num_envs, config.num_workers or usable_cores())
             for index, (first, last) in enumerate(bounds):
                 self._workers.append(WorkerProcess(index, first, last, self._memory_fd))
             self._layout = self._start_workers()
@@ -222,7 +222,7 @@ class ProcessPool:
         return self._shared_step
 
 
-def _split(num_envs: int, num_workers: int) -> list[tuple[int, int]]:
+def split_copies(num_envs: int, num_workers: int) -> list[tuple[int, int]]:
     """Return first and one past last copy of each worker, as even as can be."""
     num_workers = min(num_workers, num_envs)
     edges = [num_envs * i // num_workers for i in range(num_workers + 1)]

@@ -8,7 +8,7 @@ that worker processes start fast.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -103,11 +103,15 @@ def allocate_slot(spaces: EnvSpaces, num_envs: int) -> StepSlot:
     )
 
 
-def allocate_observation(space: gym.Space[Any], leading: tuple[int, ...]) -> Observation:
+def allocate_observation(
+    space: gym.Space[Any],
+    leading: tuple[int, ...],
+    allocate: Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray] = np.zeros,
+) -> Observation:
     """Return zeros of shape ``leading + space.shape`` for the space, or for each leaf of a flat Dict space."""
     if isinstance(space, gym.spaces.Dict):
-        return {key: np.zeros(leading + leaf_shape(leaf), leaf_dtype(leaf)) for key, leaf in space.spaces.items()}
-    return np.zeros(leading + leaf_shape(space), leaf_dtype(space))
+        return {key: allocate(leading + leaf_shape(leaf), leaf_dtype(leaf)) for key, leaf in space.spaces.items()}
+    return allocate(leading + leaf_shape(space), leaf_dtype(space))
 
 
 def leaf_shape(space: gym.Space[Any]) -> tuple[int, ...]:

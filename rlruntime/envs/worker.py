@@ -91,39 +91,92 @@ def main(socket_fd: int, memory_fd: int, trace_fd: int, lifeline_fd: int, parent
         lifeline_fd: a pipe that closes when the parent dies, or -1 where the system ends this process then.
         parent_pid: process id of the parent.
     """
-    _prepare_process(trace_fd, lifeline_fd, parent_pid)
+    serve(PoolServer, socket_fd, memory_fd, trace_fd, lifeline_fd, parent_pid)
+
+
+def serve(
+    server: type[Server], socket_fd: int, memory_fd: int, trace_fd: int, lifeline_fd: int, parent_pid: int
+) -> None:
+    """Run a server in this process until it returns or the parent is gone; see `main` for the arguments."""
+    prepare_process(trace_fd, lifeline_fd, parent_pid)
     with socket.socket(fileno=socket_fd) as sock:
         try:
-            _Server(sock, memory_fd).run()
+            server(sock, memory_fd).run()
         except (EOFError, OSError):  # the parent is gone or has given up on this worker
             return
 
 
-class _Server:
+class Server:
+    """What all workers that own copies do first: prepare and build, as messages say.
+
+    Args:
+        sock: to the parent.
+        memory_fd: shared memory, sized before the second message.
+    """
+
     def __init__(self, sock: socket.socket, memory_fd: int) -> None:
-        self._sock, self._memory_fd = sock, memory_fd
+        self.sock, self.memory_fd = sock, memory_fd
         self._config: EnvConfig | None = None
+
+    @property
+    def config(self) -> EnvConfig:
+        """The environment, once prepared."""
+        assert self._config is not None
+        return self._config
+
+    def run(self) -> None:
+        """Serve until told to quit."""
+        raise NotImplementedError
+
+    def build(self, order: Build) -> tuple[bytes, Any]:
+        """Make the copies and return the answer."""
+        raise NotImplementedError
+
+    def handle(self, kind: bytes, value: Any) -> tuple[bytes, Any]:
+        """Return the answer to a message."""
+        if kind == messages.PREPARE:
+            return self._prepare(value)
+        assert kind == messages.BUILD
+        return self.build(value)
+
+    def answer_until(self, last: bytes) -> bool:
+        """Answer messages up to one of the kind ``last``; return False where told to quit before."""
+        while True:
+            kind, value = messages.receive(self.sock)
+            if kind == messages.QUIT:
+                return False
+            try:
+                answer = self.handle(kind, value)
+            except Exception as error:
+                messages.send(self.sock, messages.ERROR, to_worker_error(error))
+            else:
+                messages.send(self.sock, *answer)
+                if kind == last:
+                    return True
+
+    def _prepare(self, order: Prepare) -> tuple[bytes, Any]:
+        self._config = config = _from_fields(order.config)
+        import_modules(config)
+        return messages.VALUE, describe(config) if order.describe else None
+
+
+class PoolServer(Server):
+    """Steps its copies together."""
+
+    def __init__(self, sock: socket.socket, memory_fd: int) -> None:
+        super().__init__(sock, memory_fd)
         self._env: LoopVectorEnv | None = None
         self._actions = np.zeros(0)
         self._slot: StepSlot | None = None
 
     def run(self) -> None:
         try:
-            while True:
-                kind, value = messages.receive(self._sock)
-                if kind == messages.QUIT:
-                    return
-                try:
-                    answer = self._handle(kind, value)
-                except Exception as error:
-                    messages.send(self._sock, messages.ERROR, _to_worker_error(error))
-                else:
-                    messages.send(self._sock, *answer)
+            self.answer_until(messages.QUIT)
         finally:
             if self._env is not None:
                 self._env.close()
 
-    def _handle(self, kind: bytes, value: Any) -> tuple[bytes, Any]:
+    def handle(self, kind: bytes, value: Any) -> tuple[bytes, Any]:
         if kind == messages.STEP:
             assert self._env is not None
             assert self._slot is not None
@@ -134,10 +187,8 @@ class _Server:
             assert self._slot is not None
             self._env.reset(value, self._slot)
             return messages.DONE, None
-        if kind == messages.PREPARE:
-            return self._prepare(value)
-        if kind == messages.BUILD:
-            return self._build(value)
+        if kind in (messages.PREPARE, messages.BUILD):
+            return super().handle(kind, value)
         assert self._env is not None
         if kind == messages.SNAPSHOT:
             return messages.VALUE, self._env.snapshot()
@@ -145,17 +196,11 @@ class _Server:
         self._env.restore(value)
         return messages.DONE, None
 
-    def _prepare(self, order: Prepare) -> tuple[bytes, Any]:
-        self._config = config = _from_fields(order.config)
-        import_modules(config)
-        return messages.VALUE, describe(config) if order.describe else None
-
-    def _build(self, order: Build) -> tuple[bytes, Any]:
-        assert self._config is not None
-        arrays = map_arrays(self._memory_fd, order.shared)
+    def build(self, order: Build) -> tuple[bytes, Any]:
+        arrays = map_arrays(self.memory_fd, order.shared)
         rows = slice(order.first, order.last)
         self._actions, self._slot = arrays["action"][rows], slot_of(arrays, rows)
-        make = partial(make_single_env, self._config)
+        make = partial(make_single_env, self.config)
         self._env = LoopVectorEnv(make, order.layout, order.last - order.first, first_copy=order.first)
         return messages.DONE, None
 
@@ -166,7 +211,8 @@ def _from_fields(fields: dict[str, Any]) -> EnvConfig:
     return cast("EnvConfig", SimpleNamespace(**{**fields, "wrappers": wrappers}))
 
 
-def _to_worker_error(error: Exception) -> WorkerError:
+def to_worker_error(error: Exception) -> WorkerError:
+    """Return what a worker tells its parent of an exception."""
     if isinstance(error, ConfigError):
         return WorkerError(str(error), "", "config", (_problem(error), error.field, error.remedy))
     if isinstance(error, UnlearnableFault):
@@ -182,7 +228,8 @@ def _problem(error: ConfigError) -> str:
     return str(error).removeprefix(f"{error.field}: ").removesuffix(one_line(hint))
 
 
-def _prepare_process(trace_fd: int, lifeline_fd: int, parent_pid: int) -> None:
+def prepare_process(trace_fd: int, lifeline_fd: int, parent_pid: int) -> None:
+    """Leave the terminal's signals to the parent, tell of crashes, and end when the parent does."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave_to_parent)  # a handler, for ignored signals would be inherited by child processes
     faulthandler.enable(file=trace_fd, all_threads=False)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from rlruntime.envs import messages
@@ -22,8 +23,8 @@ from rlruntime.errors import ConfigError, EnvironmentFault
 _TRACE_WAIT_S = 0.5
 _REAP_WAIT_S = 2.0
 _CODE = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from rlruntime.envs.worker import main; main(*map(int, sys.argv[2:7]))"
+    "import importlib, json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "importlib.import_module(sys.argv[2]).main(*map(int, sys.argv[3:]))"
 )
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -36,14 +37,28 @@ class WorkerProcess:
         first: index of its first copy.
         last: one more than the index of its last copy.
         memory_fd: descriptor of the shared memory.
+        module: whose ``main`` runs in the process; see `rlruntime.envs.worker.main` for its first arguments.
+        title: how messages call it.
+        descriptors: more that it inherits; their numbers are the further arguments of ``main``. They stay the caller's.
 
     Attributes:
         proven: whether it has finished a step since it started.
     """
 
-    def __init__(self, index: int, first: int, last: int, memory_fd: int) -> None:
+    def __init__(
+        self,
+        index: int,
+        first: int,
+        last: int,
+        memory_fd: int,
+        *,
+        module: str = "rlruntime.envs.worker",
+        title: str = "environment worker",
+        descriptors: Sequence[int] = (),
+    ) -> None:
         self.index, self.first, self.last = index, first, last
         self.proven = False
+        self._module, self._title = module, title
         self._trace_fd = open_shared_memory(f"rljob-worker-{index}")
         self._lifeline = -1
         ours, theirs = socket.socketpair()
@@ -51,7 +66,7 @@ class WorkerProcess:
         self.sock.setblocking(False)
         try:
             with theirs:
-                self.process = self._start(theirs.fileno(), memory_fd)
+                self.process = self._start(theirs.fileno(), memory_fd, descriptors)
         except BaseException:
             self._close_descriptors()
             raise
@@ -60,7 +75,7 @@ class WorkerProcess:
     def words(self) -> str:
         """Return how messages name this worker."""
         copies = f"copies {self.first}-{self.last - 1}" if self.last - self.first > 1 else f"copy {self.first}"
-        return f"environment worker {self.index} (pid {self.process.pid}, {copies})"
+        return f"{self._title} {self.index} (pid {self.process.pid}, {copies})"
 
     def send(self, kind: bytes, value: Any = None, *, timeout_s: float) -> None:
         """Send a message; a worker that is gone is noticed by `answer`.
@@ -71,7 +86,7 @@ class WorkerProcess:
         try:
             messages.send(self.sock, kind, value, deadline=time.monotonic() + timeout_s)
         except messages.DeadlineExceededError:
-            raise self._hung("take a message", timeout_s) from None
+            raise self.hung("take a message", timeout_s) from None
         except OSError:
             return
 
@@ -90,22 +105,22 @@ class WorkerProcess:
         try:
             kind, value = messages.receive(self.sock, deadline=deadline)
         except EOFError:
-            raise self._died(doing) from None
+            raise self.died(doing) from None
         except messages.DeadlineExceededError:
-            raise self._hung(doing, timeout_s) from None
+            raise self.hung(doing, timeout_s) from None
         if kind == messages.ERROR:
-            raise _to_exception(value)
+            raise to_exception(value)
         return value
 
     def has_ended(self, deadline: float) -> bool:
         """Wait until the worker's end of the socket closes, which it does when the process ends."""
         try:
-            while True:
-                messages.receive(self.sock, deadline=deadline)  # answers that nobody waits for any more
+            messages.skip_to_end(self.sock, deadline)  # answers that nobody waits for any more
         except messages.DeadlineExceededError:
             return False
-        except (EOFError, OSError):
+        except OSError:
             return True
+        return True
 
     def kill(self) -> None:
         """End the process at once and free what belongs to it. May be called twice; never raises."""
@@ -124,15 +139,15 @@ class WorkerProcess:
                 self.process.wait(timeout=_REAP_WAIT_S)
         self._close_descriptors()
 
-    def _start(self, socket_fd: int, memory_fd: int) -> subprocess.Popen[bytes]:
+    def _start(self, socket_fd: int, memory_fd: int, descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
         # The kernel ends a child when the *thread* that started it ends, so only the main thread may rely on that.
         by_kernel = sys.platform == "linux" and threading.current_thread() is threading.main_thread()
         lifeline_theirs = -1
         if not by_kernel:
             lifeline_theirs, self._lifeline = os.pipe()
-        numbers = (socket_fd, memory_fd, self._trace_fd, lifeline_theirs, os.getpid())
+        numbers = (socket_fd, memory_fd, self._trace_fd, lifeline_theirs, os.getpid(), *descriptors)
         path = [os.path.abspath(entry) if entry == "" else entry for entry in sys.path]
-        command = [sys.executable, "-c", _CODE, json.dumps(path), *map(str, numbers)]
+        command = [sys.executable, "-c", _CODE, json.dumps(path), self._module, *map(str, numbers)]
         environment = {**dict.fromkeys(_ONE_THREAD, "1"), **os.environ}
         # Blocked until the worker has its handlers, so that Ctrl-C in between doesn't kill it.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
@@ -140,7 +155,7 @@ class WorkerProcess:
             return subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                pass_fds=[fd for fd in numbers[:4] if fd >= 0],
+                pass_fds=[fd for fd in (*numbers[:4], *descriptors) if fd >= 0],
                 env=environment,
             )
         finally:
@@ -148,7 +163,8 @@ class WorkerProcess:
             if lifeline_theirs >= 0:
                 os.close(lifeline_theirs)
 
-    def _died(self, doing: str) -> EnvironmentFault:
+    def died(self, doing: str) -> EnvironmentFault:
+        """Return the fault for a worker whose connection ended, with how its process did."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=_REAP_WAIT_S)
         code = self.process.returncode
@@ -163,7 +179,8 @@ class WorkerProcess:
         last = f": {trace.splitlines()[0]}" if trace else ""
         return EnvironmentFault(f"{self.words} {how} during {doing}{last}", worker_traceback=trace)
 
-    def _hung(self, doing: str, timeout_s: float) -> EnvironmentFault:
+    def hung(self, doing: str, timeout_s: float) -> EnvironmentFault:
+        """Return the fault for a worker that took too long, with its stack, and kill it."""
         with contextlib.suppress(OSError):
             self.process.send_signal(TRACE_SIGNAL)  # its stack is written even from within C code
         give_up = time.monotonic() + _TRACE_WAIT_S
@@ -197,7 +214,8 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _to_exception(error: WorkerError) -> Exception:
+def to_exception(error: WorkerError) -> Exception:
+    """Return the exception that a worker spoke of."""
     if error.kind == "config":
         problem, field, remedy = error.config_parts
         return ConfigError(problem, field=field, remedy=remedy)
