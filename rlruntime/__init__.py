@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from rlruntime.collectors.inline import InlineCollector
     from rlruntime.envs.make import make_vector_env
     from rlruntime.errors import ConfigError, RLJobError
-    from rlruntime.policies.actor_critic import build_policy
     from rlruntime.policies.artifact import load_policy
+    from rlruntime.policies.build import build_policy
     from rlruntime.registry import register
     from rlruntime.spec.loader import load_manifests
     from rlruntime.spec.manifest import RLJob
@@ -31,7 +31,7 @@ _LAZY = {
     "PPOConfig": "rlruntime.spec.training.ppo",
     "RLJob": "rlruntime.spec.manifest",
     "RLJobError": "rlruntime.errors",
-    "build_policy": "rlruntime.policies.actor_critic",
+    "build_policy": "rlruntime.policies.build",
     "load_manifests": "rlruntime.spec.loader",
     "load_policy": "rlruntime.policies.artifact",
     "make_vector_env": "rlruntime.envs.make",

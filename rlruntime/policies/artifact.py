@@ -1,7 +1,7 @@
 """A trained policy in one file, and its use without the trainer.
 
-The file is in the safetensors format: the parameters and buffers of the actor-critic, and in its metadata what is
-needed to build the modules again: spaces, network, transforms.
+The file is in the safetensors format: the parameters and buffers of the policy, and in its metadata what is needed to
+build the modules again: kind, spaces, network, transforms.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from rlruntime.attempts import find_run
 from rlruntime.envs.protocol import leaf_dtype
 from rlruntime.envs.spaces import MASK_KEY, flat_mask
 from rlruntime.errors import CheckpointError, StorageError
-from rlruntime.policies.actor_critic import ActorCritic, build_policy
+from rlruntime.policies.build import KINDS, build_policy
 from rlruntime.policies.observations import ObservationTensor, leading_size, space_leaves
+from rlruntime.policies.policy import Policy
 from rlruntime.policies.spaces_json import spaces_from_json, spaces_to_json
 from rlruntime.spec.training.component import Component
 from rlruntime.user_code import make_importable, remembered_code
@@ -51,14 +52,14 @@ class LoadedPolicy:
     """A trained policy, ready to act.
 
     Attributes:
-        module: the actor-critic, in evaluation mode.
+        module: the policy, in evaluation mode.
         spaces: what it was trained for.
     """
 
-    def __init__(self, module: ActorCritic, seed: int = 0) -> None:
+    def __init__(self, module: Policy, seed: int = 0) -> None:
         self.module, self.spaces = module, module.spaces
         self._leaves = space_leaves(module.spaces.observation)
-        self._generator = torch.Generator(device=module.actor_head.weight.device).manual_seed(seed)
+        self._generator = torch.Generator(device=module.device).manual_seed(seed)
 
     def act(
         self,
@@ -96,7 +97,7 @@ class LoadedPolicy:
         return ActResult(chosen if batched else chosen[0], state)
 
     def _rows(self, observation: Any) -> tuple[ObservationTensor, bool]:
-        device = self.module.actor_head.weight.device
+        device = self.module.device
         leading: set[tuple[int, ...]] = set()
         tensors = {}
         for key, leaf in self._leaves.items():
@@ -125,7 +126,7 @@ class LoadedPolicy:
         if rows.shape != (num_rows, self.spaces.action_mask_size):
             size = self.spaces.action_mask_size
             raise ValueError(f"action_mask has shape {np.shape(found)}, expected ({size},) or (N, {size})")
-        return torch.from_numpy(rows).to(self.module.actor_head.weight.device)
+        return torch.from_numpy(rows).to(self.module.device)
 
     def _to_env(self, action: np.ndarray) -> np.ndarray:
         space = self.spaces.action
@@ -154,9 +155,13 @@ def load_policy(run: str | os.PathLike[str], *, device: str = "cpu", seed: int =
         spaces = spaces_from_json(document["spaces"])
         network = Component.model_validate(document["network"])
         transforms = [Component.model_validate(part) for part in document["transforms"]]
+        kind = document.get("kind", "ActorCritic")  # files of before there were others have none
+        if kind not in KINDS:
+            raise ValueError(f"the kind {kind!r} is unknown")
+        dueling = bool(document.get("dueling", False))
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} can't be read as a policy: {error}", remedy="train or export it again") from None
-    policy = build_policy(spaces, network, transforms)
+    policy = build_policy(spaces, network, transforms, kind=kind, dueling=dueling)
     load_parameters(policy, tensors, path)
     return LoadedPolicy(policy.to(device), seed)
 
@@ -175,7 +180,7 @@ def policy_path(run: Path) -> Path:
     return path
 
 
-def save_policy(policy: ActorCritic, path: Path, state: Mapping[str, Tensor] | None = None) -> None:
+def save_policy(policy: Policy, path: Path, state: Mapping[str, Tensor] | None = None) -> None:
     """Write a policy file in one step: it is complete or as it was.
 
     Args:
@@ -188,6 +193,8 @@ def save_policy(policy: ActorCritic, path: Path, state: Mapping[str, Tensor] | N
     """
     document = {
         "formatVersion": FORMAT_VERSION,
+        "kind": policy.kind,
+        "dueling": getattr(policy.distribution, "dueling", False),
         "spaces": spaces_to_json(policy.spaces),
         "network": policy.network.model_dump(mode="json", by_alias=True),
         "transforms": [part.model_dump(mode="json", by_alias=True) for part in policy.transform_components],
@@ -206,7 +213,7 @@ def save_policy(policy: ActorCritic, path: Path, state: Mapping[str, Tensor] | N
         raise StorageError(f"can't write the policy {path}: {error}; free space or choose another folder") from None
 
 
-def load_parameters(policy: ActorCritic, tensors: dict[str, Tensor], path: Path) -> None:
+def load_parameters(policy: Policy, tensors: dict[str, Tensor], path: Path) -> None:
     """Copy named tensors into a policy.
 
     Raises:

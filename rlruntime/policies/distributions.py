@@ -2,13 +2,14 @@
 
 `N` rows, `P` parameters a row (logits, or means and logarithms of standard deviations). A distribution draws its
 noise for a whole rollout at once, samples by one cheap operation from noise and parameters, and gives the closed-form
-gradient of log-probability and entropy by its parameters.
+gradient of log-probability and entropy by its parameters. The same noise makes a uniformly random action.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -54,6 +55,19 @@ class ActionDistribution(nn.Module, ABC):
         """Return parameters ``[N, P']``: the head's output ``[N, P]`` and what this module adds of its own."""
         return head
 
+    def complete_backward(self, d_params: Tensor) -> Tensor:
+        """Return the gradient ``[N, P]`` by the head's output, given that by the parameters; write the ``.grad`` of
+        this module's own parameters.
+        """
+        return d_params
+
+    def array_completion(self) -> Callable[[np.ndarray, np.ndarray], None] | None:
+        """Return what writes `complete` of an array into another, None where `complete` changes nothing.
+
+        It looks at this module's parameters where they lie now.
+        """
+        return None
+
     def draw_noise(self, leading: tuple[int, ...], generator: torch.Generator, device: torch.device) -> Tensor:
         """Return noise ``leading + noise_shape`` for `sample`."""
         noise = torch.empty((*leading, *self.noise_shape), device=device)
@@ -71,6 +85,18 @@ class ActionDistribution(nn.Module, ABC):
     def sample_array(self, params: np.ndarray, noise: np.ndarray, out: np.ndarray) -> None:
         """Do what `sample` does to arrays, without a mask."""
         self.sample(torch.from_numpy(params), torch.from_numpy(noise), None, torch.from_numpy(out))
+
+    @abstractmethod
+    def sample_uniform(self, noise: Tensor, mask: Tensor | None, out: Tensor) -> None:
+        """Write a uniformly random action of those that are allowed for each row of ``noise`` into ``out [N, ...]``.
+
+        The noise is that of `sample`; a dimension of a box without bounds has a standard normal instead.
+        """
+
+    def uniform(self, generator: torch.Generator, mask: Tensor | None, out: Tensor) -> None:
+        """Do what `sample_uniform` does with noise that is drawn for it."""
+        leading = tuple(out.shape[: out.ndim - len(self.action_shape)])
+        self.sample_uniform(self.draw_noise(leading, generator, out.device), mask, out)
 
     @abstractmethod
     def mode(self, params: Tensor, mask: Tensor | None) -> Tensor:
@@ -107,16 +133,19 @@ class Categorical(ActionDistribution):
         _fill_gumbel(out, generator)
 
     def sample(self, params: Tensor, noise: Tensor, mask: Tensor | None, out: Tensor) -> None:
-        torch.argmax(_masked(params, mask) + noise, -1, out=out)
+        torch.argmax(masked(params, mask) + noise, -1, out=out)
 
     def sample_array(self, params: np.ndarray, noise: np.ndarray, out: np.ndarray) -> None:
         (params + noise).argmax(-1, out=out)
 
+    def sample_uniform(self, noise: Tensor, mask: Tensor | None, out: Tensor) -> None:
+        torch.argmax(masked(noise, mask), -1, out=out)
+
     def mode(self, params: Tensor, mask: Tensor | None) -> Tensor:
-        return _masked(params, mask).argmax(-1)
+        return masked(params, mask).argmax(-1)
 
     def evaluate(self, params: Tensor, action: Tensor, mask: Tensor | None) -> Evaluation:
-        log_probs = _masked(params, mask).log_softmax(-1)
+        log_probs = masked(params, mask).log_softmax(-1)
         probs = log_probs.exp()
         index = action.unsqueeze(-1)
         entropy = -(probs * log_probs).sum(-1)
@@ -154,12 +183,15 @@ class MultiCategorical(ActionDistribution):
         _fill_gumbel(out, generator)
 
     def sample(self, params: Tensor, noise: Tensor, mask: Tensor | None, out: Tensor) -> None:
-        perturbed = _masked(params, mask) + noise
+        perturbed = masked(params, mask) + noise
         choices = [part.argmax(-1) for part in perturbed.split_with_sizes(self.sizes, -1)]
         out.copy_(self._unflatten(torch.stack(choices, -1)))
 
+    def sample_uniform(self, noise: Tensor, mask: Tensor | None, out: Tensor) -> None:
+        self.sample(torch.zeros_like(noise), noise, mask, out)
+
     def mode(self, params: Tensor, mask: Tensor | None) -> Tensor:
-        choices = [part.argmax(-1) for part in _masked(params, mask).split_with_sizes(self.sizes, -1)]
+        choices = [part.argmax(-1) for part in masked(params, mask).split_with_sizes(self.sizes, -1)]
         return self._unflatten(torch.stack(choices, -1))
 
     def evaluate(self, params: Tensor, action: Tensor, mask: Tensor | None) -> Evaluation:
@@ -179,12 +211,14 @@ class MultiCategorical(ActionDistribution):
         return torch.cat(gradients, -1)
 
 
-class DiagonalGaussian(ActionDistribution):
-    """Box actions: independent normals with a mean from the head and a standard deviation that doesn't depend on the
-    state.
+class BoxDistribution(ActionDistribution):
+    """Box actions in the policy's units, in which -1 and 1 are the bounds of a dimension.
 
-    Where the box is bounded (by numbers whose distance float32 holds), the policy acts in units in which -1 and 1 are
-    its bounds; samples beyond are clipped on their way to the environment, never in what is learned from.
+    A dimension without bounds (or with bounds whose distance float32 doesn't hold) stays in the environment's units.
+    Actions beyond the bounds are clipped on their way to the environment, never in what is learned from.
+
+    Attributes:
+        size: `A`, numbers of an action.
     """
 
     low: Tensor
@@ -192,25 +226,65 @@ class DiagonalGaussian(ActionDistribution):
     centre: Tensor
     scale: Tensor
 
-    def __init__(self, space: gym.spaces.Box, initial_log_std: float = 0.0) -> None:
+    def __init__(self, space: gym.spaces.Box) -> None:
         super().__init__()
         self.action_shape = tuple(space.shape)
-        self.num_params = math.prod(self.action_shape)
-        self.noise_shape = (self.num_params,)
+        self.size = math.prod(self.action_shape)
+        self.noise_shape = (self.size,)
         self.action_dtype = torch.float32
-        self.log_std = nn.Parameter(torch.full((self.num_params,), initial_log_std))
         low, high = (torch.from_numpy(bound) for bound in _float32_bounds(space))
         bounded = (high - low).isfinite()
         centre = torch.where(bounded, (low + high) / 2, 0.0)
         scale = torch.where(bounded, (high - low) / 2, 1.0)
+        self.is_bounded = bool(bounded.all())
+        self._is_bounded_at = bounded.reshape(-1)
         self._arrays = tuple(bound.numpy().copy() for bound in (low, high, centre, scale))
         self.register_buffer("low", low)
         self.register_buffer("high", high)
         self.register_buffer("centre", centre)
         self.register_buffer("scale", scale)
 
+    def sample_uniform(self, noise: Tensor, mask: Tensor | None, out: Tensor) -> None:
+        uniform = torch.erf(noise * math.sqrt(0.5))  # 2 Phi(z) - 1 of a standard normal z
+        if not self.is_bounded:
+            uniform = torch.where(self._is_bounded_at.to(noise.device), uniform, noise)
+        out.view(noise.shape).copy_(uniform)
+
+    def to_env(self, action: np.ndarray) -> np.ndarray:
+        low, high, centre, scale = self._arrays
+        return np.asarray(np.clip(centre + scale * action, low, high))
+
+    def to_env_tensor(self, action: Tensor) -> Tensor:
+        return torch.clamp(self.centre + self.scale * action, self.low, self.high)
+
+    def shaped(self, flat: Tensor) -> Tensor:
+        """Return numbers ``[N, A]`` as actions ``[N, ...]``."""
+        return flat.reshape(*flat.shape[:-1], *self.action_shape)
+
+
+class DiagonalGaussian(BoxDistribution):
+    """Independent normals with a mean from the head and a standard deviation that doesn't depend on the state."""
+
+    def __init__(self, space: gym.spaces.Box, initial_log_std: float = 0.0) -> None:
+        super().__init__(space)
+        self.num_params = self.size
+        self.log_std = nn.Parameter(torch.full((self.size,), initial_log_std))
+
     def complete(self, head: Tensor) -> Tensor:
         return torch.cat([head, self.log_std.expand_as(head)], -1)
+
+    def complete_backward(self, d_params: Tensor) -> Tensor:
+        torch.sum(d_params[:, self.size :], 0, out=self.log_std.grad)
+        return d_params[:, : self.size]
+
+    def array_completion(self) -> Callable[[np.ndarray, np.ndarray], None]:
+        log_std, size = self.log_std.detach().numpy(), self.size
+
+        def complete(head: np.ndarray, out: np.ndarray) -> None:
+            out[:, :size] = head
+            out[:, size:] = log_std
+
+        return complete
 
     def fill_noise(self, out: Tensor, generator: torch.Generator) -> None:
         out.normal_(generator=generator)
@@ -220,21 +294,20 @@ class DiagonalGaussian(ActionDistribution):
         torch.addcmul(mean, log_std.exp(), noise, out=out.view(mean.shape))
 
     def sample_array(self, params: np.ndarray, noise: np.ndarray, out: np.ndarray) -> None:
-        size = self.num_params
         flat = out.reshape(noise.shape)
-        np.multiply(np.exp(params[..., size:]), noise, out=flat)
-        flat += params[..., :size]
+        np.multiply(np.exp(params[..., self.size :]), noise, out=flat)
+        flat += params[..., : self.size]
 
     def mode(self, params: Tensor, mask: Tensor | None) -> Tensor:
         mean, _ = params.chunk(2, -1)
-        return mean.reshape(*mean.shape[:-1], *self.action_shape)
+        return self.shaped(mean)
 
     def evaluate(self, params: Tensor, action: Tensor, mask: Tensor | None) -> Evaluation:
         mean, log_std = params.chunk(2, -1)
         inverse_std = (-log_std).exp()
         standardised = (action.reshape(mean.shape) - mean) * inverse_std
-        log_prob = (standardised.square() * -0.5 - log_std).sum(-1) - 0.5 * math.log(2 * math.pi) * self.num_params
-        entropy = log_std.sum(-1) + 0.5 * (1 + math.log(2 * math.pi)) * self.num_params
+        log_prob = (standardised.square() * -0.5 - log_std).sum(-1) - 0.5 * math.log(2 * math.pi) * self.size
+        entropy = log_std.sum(-1) + 0.5 * (1 + math.log(2 * math.pi)) * self.size
         return Evaluation(log_prob, entropy, (standardised, inverse_std))
 
     def gradient(self, evaluation: Evaluation, d_log_prob: Tensor, d_entropy: float) -> Tensor:
@@ -243,13 +316,6 @@ class DiagonalGaussian(ActionDistribution):
         d_mean = by_row * standardised * inverse_std
         d_log_std = by_row * (standardised.square() - 1.0) + d_entropy
         return torch.cat([d_mean, d_log_std], -1)
-
-    def to_env(self, action: np.ndarray) -> np.ndarray:
-        low, high, centre, scale = self._arrays
-        return np.asarray(np.clip(centre + scale * action, low, high))
-
-    def to_env_tensor(self, action: Tensor) -> Tensor:
-        return torch.clamp(self.centre + self.scale * action, self.low, self.high)
 
 
 def make_distribution(space: gym.Space[Any]) -> ActionDistribution:
@@ -285,5 +351,6 @@ def _fill_gumbel(out: Tensor, generator: torch.Generator) -> None:
     out.exponential_(generator=generator).log_().neg_()
 
 
-def _masked(logits: Tensor, mask: Tensor | None) -> Tensor:
+def masked(logits: Tensor, mask: Tensor | None) -> Tensor:
+    """Return ``logits`` with those of forbidden actions far below all others."""
     return logits if mask is None else logits.masked_fill(~mask, _MASKED_LOGIT)

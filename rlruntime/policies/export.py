@@ -25,9 +25,9 @@ from torch import Tensor, nn
 
 from rlruntime.envs.protocol import leaf_dtype, leaf_shape
 from rlruntime.errors import MissingExtraError, RLJobError, StorageError
-from rlruntime.policies.actor_critic import ActorCritic
 from rlruntime.policies.artifact import load_policy, policy_path
 from rlruntime.policies.observations import space_leaves
+from rlruntime.policies.policy import Policy
 
 FORMATS = ("safetensors", "torch", "onnx")
 DESCRIPTION_FILE = "policy.json"
@@ -63,7 +63,7 @@ class DeterministicPolicy(nn.Module):
 
     start: Tensor
 
-    def __init__(self, policy: ActorCritic) -> None:
+    def __init__(self, policy: Policy) -> None:
         super().__init__()
         self.policy = policy
         spaces = policy.spaces

@@ -12,11 +12,14 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from rlruntime.policies.actor_critic import ActorCritic
 from rlruntime.policies.distributions import Categorical, DiagonalGaussian
+from rlruntime.policies.epsilon_greedy import EpsilonGreedy
 from rlruntime.policies.networks import MLP, tanh
+from rlruntime.policies.policy import Policy
+from rlruntime.policies.squashed import Deterministic, SquashedGaussian
 
-_MAX_MULTIPLICATIONS = 1 << 17  # per layer; a larger product is better left to PyTorch's threads and kernels
+_MAX_MULTIPLICATIONS = 1 << 20  # per layer; a larger product is better left to PyTorch's threads and kernels
+_DISTRIBUTIONS = (Categorical, DiagonalGaussian, SquashedGaussian, Deterministic, EpsilonGreedy)
 
 
 def _relu(array: np.ndarray, out: np.ndarray) -> None:
@@ -30,22 +33,28 @@ _ACTIVATIONS: dict[Callable[[torch.Tensor], torch.Tensor], Callable[..., object]
 
 
 class FastActor:
-    """The action parameters of an actor-critic for exactly ``num_rows`` rows.
+    """The action parameters of a policy for exactly ``num_rows`` rows.
 
     Args:
         policy: one that `fast_actor` has found fit.
         num_rows: `B`.
     """
 
-    def __init__(self, policy: ActorCritic, num_rows: int) -> None:
+    def __init__(self, policy: Policy, num_rows: int) -> None:
         encoder = policy.actor_encoder
         assert isinstance(encoder, MLP)
         self._activation = _ACTIVATIONS[encoder.activation]
+        self._tensors = [*encoder.layers.parameters(), *policy.actor_head.parameters()]
+        self._addresses = [tensor.data_ptr() for tensor in self._tensors]
         layers = [*encoder.layers, policy.actor_head]
         self._layers = [(_array(layer.weight).T, _array(layer.bias)) for layer in layers]
         self._buffers = [np.empty((num_rows, bias.size), np.float32) for _, bias in self._layers]
-        log_std = getattr(policy.distribution, "log_std", None)
-        self._log_std = None if log_std is None else _array(log_std)
+        self._complete = policy.distribution.array_completion()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the parameters still lie where this actor reads them; an optimiser may have moved them."""
+        return [tensor.data_ptr() for tensor in self._tensors] == self._addresses
 
     def __call__(self, observation: np.ndarray, out: np.ndarray) -> None:
         """Write the parameters ``[B, P]`` for ``observation [B, n]`` into ``out``."""
@@ -56,18 +65,16 @@ class FastActor:
             np.add(buffer, bias, out=buffer)
             activation(buffer, out=buffer)
             rows = buffer
-        if self._log_std is None:
-            head = self._buffers[-1]
-            np.dot(rows, head_weight, out=head)
+        head = self._buffers[-1]
+        np.dot(rows, head_weight, out=head)
+        if self._complete is None:
             np.add(head, head_bias, out=out)
         else:
-            size = head_bias.size
-            np.dot(rows, head_weight, out=self._buffers[-1])
-            np.add(self._buffers[-1], head_bias, out=out[:, :size])
-            out[:, size:] = self._log_std
+            np.add(head, head_bias, out=head)
+            self._complete(head, out)
 
 
-def fast_actor(policy: ActorCritic, num_rows: int) -> FastActor | None:
+def fast_actor(policy: Policy, num_rows: int) -> FastActor | None:
     """Return a fast actor, or None unless the policy is a small MLP on float vectors, untransformed, on the CPU."""
     encoder = policy.actor_encoder
     fit = (
@@ -76,7 +83,7 @@ def fast_actor(policy: ActorCritic, num_rows: int) -> FastActor | None:
         and encoder.activation in _ACTIVATIONS
         and not policy.transforms
         and policy.deferrable
-        and type(policy.distribution) in (Categorical, DiagonalGaussian)
+        and type(policy.distribution) in _DISTRIBUTIONS
         and all(_is_float32_on_cpu(parameter) for parameter in policy.parameters())
         and all(num_rows * _array(layer.weight).size <= _MAX_MULTIPLICATIONS for layer in encoder.layers)
     )

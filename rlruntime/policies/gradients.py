@@ -1,8 +1,7 @@
-"""From the gradient of a policy's heads to that of its parameters.
+"""From the gradient of a policy's outputs to that of its parameters.
 
 Losses give the gradient by what the network put out in closed form. What is left is the network itself: by PyTorch's
-automatic differentiation for any of them, or written out for the multi-layer perceptrons that most control problems
-are learned with, where recording and walking the graph takes as long as the arithmetic.
+automatic differentiation for any of them, or written out for perceptrons (`rlruntime.policies.perceptron`).
 """
 
 from __future__ import annotations
@@ -13,13 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from rlruntime.policies.actor_critic import ActorCritic
-from rlruntime.policies.distributions import ActionDistribution
-from rlruntime.policies.networks import MLP, tanh, tanh_without_gradient
 from rlruntime.policies.observations import ObservationTensor
+from rlruntime.policies.perceptron import Tower, is_written_out, through_linear
+from rlruntime.policies.policy import Policy
+from rlruntime.policies.products import make_products
 
 
 class Gradient(Protocol):
-    """One forward and one backward pass, in turn."""
+    """One forward and one backward pass of an actor-critic, in turn."""
 
     def forward(self, observation: ObservationTensor) -> tuple[Tensor, Tensor]:
         """Return action parameters ``[N, P]`` and values ``[N]``, without a graph."""
@@ -28,15 +28,30 @@ class Gradient(Protocol):
         """Write into every parameter's ``.grad`` the gradient of a loss with these gradients by the last outputs."""
 
 
+class ActorGradient(Protocol):
+    """One forward and one backward pass of a policy alone, in turn, on rows that went through `Policy.preprocess`."""
+
+    def infer(self, observation: ObservationTensor) -> Tensor:
+        """Return action parameters ``[N, P]``; what `backward` needs stays that of the last `forward`."""
+
+    def forward(self, observation: ObservationTensor) -> Tensor:
+        """Return action parameters ``[N, P]``, without a graph."""
+
+    def backward(self, d_params: Tensor) -> None:
+        """Write into every parameter's ``.grad`` the gradient of a loss with this gradient by the last parameters."""
+
+
 def make_gradient(policy: ActorCritic) -> Gradient:
     """Return the quickest gradient that fits the policy; they agree to float32 rounding. Every ``.grad`` must exist."""
     encoders = (policy.actor_encoder, policy.critic_encoder)
-    written_out = (
-        policy.actor_head.weight.device.type == "cpu"
-        and all(type(encoder) is MLP and encoder.activation is tanh for encoder in encoders)
-        and all(parameter.requires_grad for parameter in policy.parameters())
-    )
+    written_out = all(map(is_written_out, encoders)) and _all_learn(policy)
     return PerceptronGradient(policy) if written_out else AutogradGradient(policy)
+
+
+def make_actor_gradient(policy: Policy) -> ActorGradient:
+    """Return the quickest gradient that fits the policy; they agree to float32 rounding. Every ``.grad`` must exist."""
+    written_out = is_written_out(policy.actor_encoder) and _all_learn(policy)
+    return PerceptronActorGradient(policy) if written_out else AutogradActorGradient(policy)
 
 
 class AutogradGradient:
@@ -58,24 +73,49 @@ class AutogradGradient:
         if self._outputs is None:
             raise RuntimeError("backward needs a forward pass before it")
         (params, value), self._outputs = self._outputs, None
-        for parameter in self._parameters:
-            if parameter.grad is not None:
-                parameter.grad.zero_()
+        zero_gradients(self._parameters)
         # The inner product with known gradients has those gradients. (torch.autograd.backward with two tensors does
         # the same, and imports torch's compiler on its first call, which takes as long as torch itself.)
         product = torch.dot(params.flatten(), d_params.flatten()) + torch.dot(value, d_value)
         product.backward()  # type: ignore[no-untyped-call]
 
 
+class AutogradActorGradient:
+    """By automatic differentiation, for any network."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+        self._params: Tensor | None = None
+
+    @torch.no_grad()
+    def infer(self, observation: ObservationTensor) -> Tensor:
+        """See `ActorGradient.infer`."""
+        return self._policy.params_of(observation)
+
+    @torch.enable_grad()
+    def forward(self, observation: ObservationTensor) -> Tensor:
+        """See `ActorGradient.forward`."""
+        self._params = self._policy.params_of(observation)
+        return self._params.detach()
+
+    def backward(self, d_params: Tensor) -> None:
+        """See `ActorGradient.backward`."""
+        if self._params is None:
+            raise RuntimeError("backward needs a forward pass before it")
+        params, self._params = self._params, None
+        zero_gradients(self._parameters)
+        params.backward(d_params)  # type: ignore[no-untyped-call]
+
+
 class PerceptronGradient:
-    """Backpropagation (Rumelhart, Hinton and Williams 1986) written out for towers of linear layers and tanh, on the
-    CPU.
-    """
+    """Written out, for an actor-critic of perceptrons."""
 
     def __init__(self, policy: ActorCritic) -> None:
         self._policy = policy
-        self._actor = _Tower(policy.actor_encoder)
-        self._critic = self._actor if policy.shared else _Tower(policy.critic_encoder)
+        self._products = make_products(policy.actor_head.weight)
+        self._actor = Tower(policy.actor_encoder, self._products)
+        self._critic = self._actor if policy.shared else Tower(policy.critic_encoder, self._products)
 
     @torch.no_grad()
     def forward(self, observation: ObservationTensor) -> tuple[Tensor, Tensor]:
@@ -92,10 +132,9 @@ class PerceptronGradient:
     def backward(self, d_params: Tensor, d_value: Tensor) -> None:
         """See `Gradient.backward`."""
         policy = self._policy
-        d_head = _through_completion(policy.distribution, d_params, policy.actor_head.out_features)
-        d_values = d_value.unsqueeze(1)
-        d_features = _through_linear(policy.actor_head, self._actor.output, d_head)
-        d_judged = _through_linear(policy.critic_head, self._critic.output, d_values)
+        d_head = policy.distribution.complete_backward(d_params)
+        d_features = through_linear(self._products, policy.actor_head, self._actor.output, d_head)
+        d_judged = through_linear(self._products, policy.critic_head, self._critic.output, d_value.unsqueeze(1))
         if policy.shared:
             self._actor.backward(d_features.add_(d_judged))
         else:
@@ -103,57 +142,43 @@ class PerceptronGradient:
             self._critic.backward(d_judged)
 
 
-class _Tower:
-    """The layers of one encoder, and what the last forward pass left in them."""
+class PerceptronActorGradient:
+    """Written out, for a policy that is a perceptron."""
 
-    def __init__(self, encoder: nn.Module) -> None:
-        assert isinstance(encoder, MLP)
-        self._flatten = encoder.flatten
-        self._layers = [layer for layer in encoder.layers if isinstance(layer, nn.Linear)]
-        self._activations: list[Tensor] = []
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._products = make_products(policy.actor_head.weight)
+        self._tower = Tower(policy.actor_encoder, self._products)
+        self._inference_tower = Tower(policy.actor_encoder, self._products)
 
-    @property
-    def output(self) -> Tensor:
-        return self._activations[-1]
+    @torch.no_grad()
+    def infer(self, observation: ObservationTensor) -> Tensor:
+        """See `ActorGradient.infer`."""
+        return self._params(self._inference_tower, observation)
 
-    def forward(self, rows: ObservationTensor) -> Tensor:
-        activations: list[Tensor] = [self._flatten(rows)]
-        for layer in self._layers:
-            doubled = torch.addmm(layer.bias, activations[-1], layer.weight.t(), beta=2, alpha=2)
-            activations.append(tanh_without_gradient(doubled))
-        self._activations = activations
-        return activations[-1]
+    @torch.no_grad()
+    def forward(self, observation: ObservationTensor) -> Tensor:
+        """See `ActorGradient.forward`."""
+        return self._params(self._tower, observation)
 
-    def backward(self, gradient: Tensor) -> None:
-        for number in range(len(self._layers) - 1, -1, -1):
-            layer, inputs, outputs = self._layers[number], self._activations[number], self._activations[number + 1]
-            gradient = _through_tanh(gradient, outputs)
-            _write_gradients(layer, inputs, gradient)
-            if number:
-                gradient = gradient.mm(layer.weight)
+    @torch.no_grad()
+    def backward(self, d_params: Tensor) -> None:
+        """See `ActorGradient.backward`."""
+        d_head = self._policy.distribution.complete_backward(d_params)
+        self._tower.backward(through_linear(self._products, self._policy.actor_head, self._tower.output, d_head))
 
-
-def _through_tanh(gradient: Tensor, outputs: Tensor) -> Tensor:
-    """Return ``gradient * (1 - outputs^2)``."""
-    result: Tensor = torch.ops.aten.tanh_backward(gradient, outputs)
-    return result
+    def _params(self, tower: Tower, observation: ObservationTensor) -> Tensor:
+        head = self._policy.actor_head
+        output = torch.addmm(head.bias, tower.forward(observation), head.weight.t())
+        return self._policy.distribution.complete(output)
 
 
-def _through_linear(layer: nn.Linear, inputs: Tensor, gradient: Tensor) -> Tensor:
-    """Write a layer's gradients and return that of its inputs."""
-    _write_gradients(layer, inputs, gradient)
-    return gradient.mm(layer.weight)
+def zero_gradients(parameters: list[nn.Parameter]) -> None:
+    """Zero every ``.grad`` that exists."""
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad.zero_()
 
 
-def _write_gradients(layer: nn.Linear, inputs: Tensor, gradient: Tensor) -> None:
-    torch.mm(gradient.t(), inputs, out=layer.weight.grad)
-    torch.sum(gradient, 0, out=layer.bias.grad)
-
-
-def _through_completion(distribution: ActionDistribution, d_params: Tensor, num_head: int) -> Tensor:
-    """Write the gradients of the distribution's own parameters and return that of the head."""
-    log_std = getattr(distribution, "log_std", None)
-    if log_std is None:
-        return d_params
-    torch.sum(d_params[:, num_head:], 0, out=log_std.grad)
-    return d_params[:, :num_head]
+def _all_learn(policy: Policy) -> bool:
+    return all(parameter.requires_grad and parameter.device.type == "cpu" for parameter in policy.parameters())

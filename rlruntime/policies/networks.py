@@ -58,12 +58,19 @@ _Layer = TypeVar("_Layer", nn.Linear, nn.Conv2d)
 
 
 class Flatten(nn.Module):
-    """Every leaf of an observation as float32 columns: numbers as they are, bytes as 0 to 1, categories one-hot."""
+    """Every leaf of an observation as float32 columns: numbers as they are, bytes as 0 to 1, categories one-hot.
+
+    Attributes:
+        sizes: columns of each leaf by its key, in the order in which they lie.
+        output_size: their sum.
+        plain: whether an observation is its columns already.
+    """
 
     def __init__(self, space: gym.Space[Any]) -> None:
         super().__init__()
         self.leaves = space_leaves(space)
-        self.output_size = sum(_flat_size(leaf) for leaf in self.leaves.values())
+        self.sizes = {key: _flat_size(leaf) for key, leaf in self.leaves.items()}
+        self.output_size = sum(self.sizes.values())
         self.plain = not isinstance(space, gym.spaces.Dict) and _is_plain_vector(space)
 
     def forward(self, observation: ObservationTensor) -> Tensor:

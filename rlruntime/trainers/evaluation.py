@@ -11,8 +11,8 @@ import torch
 from rlruntime.envs.make import make_vector_env, resolve_backend
 from rlruntime.envs.protocol import VectorEnv, allocate_slot
 from rlruntime.errors import EnvironmentFault
-from rlruntime.policies.actor_critic import ActorCritic
 from rlruntime.policies.observations import ObservationTensor
+from rlruntime.policies.policy import Policy
 from rlruntime.spec.training.env import EnvConfig
 
 MAX_COPIES = 32
@@ -66,7 +66,7 @@ class Evaluator:
 
     def evaluate(
         self,
-        policy: ActorCritic,
+        policy: Policy,
         seeds: Sequence[int],
         *,
         noise_seed: int = 0,
@@ -87,7 +87,7 @@ class Evaluator:
         env = self._environment()
         generator = None
         if not self.deterministic:
-            generator = torch.Generator(device=policy.actor_head.weight.device).manual_seed(noise_seed)
+            generator = torch.Generator(device=policy.device).manual_seed(noise_seed)
         returns, lengths = np.zeros(len(seeds)), np.zeros(len(seeds), np.int64)
         for start in range(0, len(seeds), env.num_envs):
             chunk = list(seeds[start : start + env.num_envs])
@@ -119,7 +119,7 @@ def _backend(config: EnvConfig) -> str:
 
 def run_episodes(
     env: VectorEnv,
-    policy: ActorCritic,
+    policy: Policy,
     seeds: Sequence[int],
     generator: torch.Generator | None,
     stop_requested: Callable[[], bool],
@@ -156,13 +156,13 @@ def run_episodes(
 
 
 def _act(
-    policy: ActorCritic,
+    policy: Policy,
     observation: ObservationTensor,
     mask: torch.Tensor | None,
     generator: torch.Generator | None,
     out: torch.Tensor,
 ) -> None:
-    device = policy.actor_head.weight.device
+    device = policy.device
     with torch.no_grad():
         if device.type != "cpu":
             observation = (

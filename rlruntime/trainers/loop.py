@@ -1,6 +1,7 @@
 """The training loop: collect, learn, evaluate, save, until there is a reason to stop.
 
-An iteration is one rollout and the update from it. Between iterations lies a boundary: there the whole state is
+What an iteration is, the method says (`rlruntime.trainers.methods`): on policy, one rollout and the update from it; off
+policy, a number of frames and the updates that go with them. Between iterations lies a boundary: there the whole state is
 consistent, evaluations run (they change nothing of it), checkpoints are written, and a copy of the state is kept in
 memory. A signal is answered at the next boundary or in the middle of an evaluation. Where an iteration takes longer
 than the grace period, the copy of a recent boundary is what is saved; a resumed run does that iteration again, with
@@ -18,21 +19,19 @@ from typing import Any
 
 import torch
 
-from rlruntime.collectors.inline import InlineCollector
 from rlruntime.envs.make import make_vector_env
-from rlruntime.errors import ConfigError, RLJobError
+from rlruntime.errors import RLJobError
 from rlruntime.metrics.timers import PhaseTimers
-from rlruntime.policies.actor_critic import build_policy
 from rlruntime.policies.artifact import POLICY_FILE, save_policy
+from rlruntime.policies.build import build_policy
+from rlruntime.policies.products import make_products
 from rlruntime.registry import build
 from rlruntime.seeding import CONFIRMATION, EVALUATION, FINAL_EVALUATION, stream_seed, stream_seeds
 from rlruntime.spec.manifest import RLJob
-from rlruntime.trainers.algorithms.ppo import PPO
 from rlruntime.trainers.callbacks import CallbackList, Stop
 from rlruntime.trainers.checkpoint import (
     CheckpointInfo,
     CheckpointStore,
-    ComponentRecord,
     find_checkpoint,
     fingerprint_differences,
     read_checkpoint,
@@ -40,6 +39,8 @@ from rlruntime.trainers.checkpoint import (
 )
 from rlruntime.trainers.evaluation import EvaluationResult, EvaluationStopped, Evaluator
 from rlruntime.trainers.loggers import JsonLinesLogger, Logger, LoggerContext, Loggers
+from rlruntime.trainers.methods.make import POLICY_KINDS, make_method
+from rlruntime.trainers.methods.method import Hooks
 from rlruntime.trainers.observer import Observer, Record
 from rlruntime.trainers.progress import Progress, first_due, next_due
 from rlruntime.trainers.result import Outcome, Resumed, describe_result
@@ -56,6 +57,7 @@ from rlruntime.trainers.setup import (
 
 _WRITABLE_AGE_S = 1.0  # seconds after which the loop looks anew whether it may still write
 _SNAPSHOT_SHARE = 0.01  # of the time may go into the copies that signals fall back to
+_MAX_COPY_BYTES = 1 << 28  # a larger state, such as that with a long replay buffer, isn't held twice
 
 
 class Interrupted(Exception):
@@ -66,7 +68,7 @@ class Interrupted(Exception):
 class _Snapshot:
     """A copy of the state at a boundary, ready to be written."""
 
-    state: dict[str, Any]
+    state: dict[str, Any] | None  # None once it is written, where it is too large to be kept
     info: CheckpointInfo
     written: bool = False
 
@@ -77,14 +79,15 @@ class Trainer:
     Building it writes nothing; `run` does, into a run folder.
 
     Args:
-        job: what to run; ``algorithm: PPO``.
+        job: what to run; any algorithm but Custom.
         observer: told what happens.
         stop_signal: asked at every phase; not None once a signal asks to stop.
         acknowledge_stop: called once the loop has noticed, before it writes its state.
 
     Attributes:
         job: the effective manifest.
-        policy, collector, algorithm: the parts; callbacks may use them.
+        method: what an iteration is.
+        policy, collector, algorithm: its parts; callbacks may use them.
         progress: counters.
 
     Raises:
@@ -101,10 +104,6 @@ class Trainer:
         acknowledge_stop: Callable[[], None] = lambda: None,
     ) -> None:
         training = effective_training(job.spec.training)
-        if training.ppo is None:
-            raise ConfigError(
-                "the trainer runs PPO", field="spec.training.algorithm", value=training.algorithm, remedy="use PPO"
-            )
         self.job = job.model_copy(update={"spec": job.spec.model_copy(update={"training": training})})
         self.training, self.observer = training, observer or Observer()
         self.stop_signal, self._acknowledge_stop = stop_signal, acknowledge_stop
@@ -115,26 +114,26 @@ class Trainer:
         )
         env = make_vector_env(training.env)
         try:
-            policy = build_policy(env.spaces, training.network, training.env.transforms, seed=training.seed)
+            policy = build_policy(
+                env.spaces,
+                training.network,
+                training.env.transforms,
+                seed=training.seed,
+                kind=POLICY_KINDS[training.algorithm],
+                dueling=training.dqn is not None and training.dqn.dueling,
+            )
             self.device = resolve_device(training.device, policy)
             self.num_threads = resolve_num_threads(training.num_threads, policy)
             self.policy = policy.to(self.device)
-            active = self.callbacks.active
-            self.algorithm = PPO(
-                training.ppo,
-                self.policy,
-                seed=training.seed,
-                on_minibatch=self._on_minibatch if "on_batch" in active else None,
-                before_step=self._before_step if "on_before_optimizer_step" in active else None,
-            )
-            self.collector = InlineCollector(env, self.policy, num_steps=training.ppo.num_steps, seed=training.seed)
+            self.method = make_method(training, env, self.policy, self._hooks(), self.timers)
         except BaseException:
             env.close()
             raise
+        self.algorithm, self.collector = self.method.algorithm, self.method.collector
         self.evaluator = Evaluator(
             training.env, episodes=training.evaluation.episodes, deterministic=training.evaluation.deterministic
         )
-        self.state = RunState(self.policy, self.algorithm, self.collector, self.callbacks, self.progress, training.seed)
+        self.state = RunState(self.method, self.callbacks, self.progress, training.seed)
         self._snapshot: _Snapshot | None = None
         self._next_snapshot_at = 0.0
         self._write_lock = threading.Lock()
@@ -191,7 +190,7 @@ class Trainer:
     def close(self) -> None:
         """Close the environments; `run` does it by itself. May be called twice."""
         self.evaluator.close()
-        self.collector.close()
+        self.method.close()
 
     def save_last_snapshot(self, wait_s: float = 60.0) -> None:
         """Write the state of the last boundary that was copied; safe to call from another thread while the loop is
@@ -206,7 +205,7 @@ class Trainer:
         if not self._write_lock.acquire(timeout=wait_s):
             return
         try:
-            if not snapshot.written:
+            if not snapshot.written and snapshot.state is not None:
                 if self._loggers is not None:
                     self._loggers.sync()
                 self._last_checkpoint = store.write(snapshot.state, snapshot.info)
@@ -232,8 +231,8 @@ class Trainer:
     def _train(self, loggers: Loggers) -> tuple[Outcome, EvaluationResult | None]:
         try:
             self._note_stop(self.callbacks.on_setup(self))
-            self.collector.start()
-            self.state.capture()  # the first one proves that the environments' state can be restored; it isn't timed
+            self.method.start()
+            self.collector.env.snapshot()  # the first one proves that it can be restored; it isn't timed
             self._schedule()
             self.observer.on_start(self.progress)
             while True:
@@ -254,21 +253,11 @@ class Trainer:
 
     def _iterate(self, loggers: Loggers) -> None:
         """One iteration: collect, learn, log."""
-        progress, timers, started = self.progress, self.timers, perf_counter()
-        frames_before = progress.frames
-        env_before, policy_before = self.collector.env_seconds, self.collector.policy_seconds
-        self.observer.on_phase("collect")
-        with timers("collect"):
-            rollout = self.collector.collect()
-        if "on_rollout_end" in self.callbacks.active:
-            self._note_stop(self.callbacks.on_rollout_end(self, rollout.to_tensordict()))
-        self.observer.on_phase("learn")
-        with timers("learn"):
-            learned = self.algorithm.update(rollout, frames_before / self.training.total_frames)
-            self.collector.update_transforms()
+        progress, started, frames_before = self.progress, perf_counter(), self.progress.frames
+        learned, episodes = self.method.iterate(frames_before / self.training.total_frames, self.timers)
         progress.iteration += 1
-        progress.frames = self.collector.num_frames
-        progress.add_episodes(self.collector.episodes)
+        progress.frames = self.method.num_frames
+        progress.add_episodes(episodes)
         record: dict[str, float | int | str] = {
             "iteration": progress.iteration,
             "frames": progress.frames,
@@ -277,10 +266,7 @@ class Trainer:
             **learned,
         }
         self._note_stop(self.callbacks.on_update_end(self, record))
-        elapsed = perf_counter() - started
-        record["time/frames_per_second"] = (progress.frames - frames_before) / elapsed
-        record["time/collect/env_s"] = self.collector.env_seconds - env_before
-        record["time/collect/policy_s"] = self.collector.policy_seconds - policy_before
+        record["time/frames_per_second"] = (progress.frames - frames_before) / (perf_counter() - started)
         self._log(loggers, record)
 
     def _log(self, loggers: Loggers, record: dict[str, float | int | str]) -> None:
@@ -318,6 +304,9 @@ class Trainer:
                 words = f"mean reward {result.mean:.4g}, and {confirmation.mean:.4g} on fresh seeds, reached {goal:.4g}"
                 self._note_stop(Stop(words), "RewardReached")
                 progress.stop_goal = goal
+        if settings.patience is not None and progress.without_better >= settings.patience:
+            words = f"no better mean reward than {progress.best_reward:.4g} in {settings.patience} evaluations"
+            self._note_stop(Stop(words), "NoImprovement")
         self._log(loggers, record)
         self._note_stop(self.callbacks.on_evaluation_end(self, result))
 
@@ -356,17 +345,19 @@ class Trainer:
         if progress.next_checkpoint is not None and progress.frames >= progress.next_checkpoint:
             progress.next_checkpoint = next_due(progress.next_checkpoint, every, progress.frames)
             self._save()
-        elif self._snapshot is None or perf_counter() >= self._next_snapshot_at:
+        elif self.method.state_bytes <= _MAX_COPY_BYTES and (
+            self._snapshot is None or perf_counter() >= self._next_snapshot_at
+        ):
             self._take_snapshot()
 
     def _take_snapshot(self) -> _Snapshot:
         started = perf_counter()
-        state, resume_class = self.state.capture()
+        state, resume_class = self.state.capture(copy=self.method.state_bytes <= _MAX_COPY_BYTES)
         info = CheckpointInfo(
             frames=self.progress.frames,
             iteration=self.progress.iteration,
             resume_class=resume_class,
-            components=self._components(),
+            components=self.method.components(),
             fingerprint=self._fingerprint(),
         )
         self._snapshot = _Snapshot(state, info)
@@ -380,8 +371,10 @@ class Trainer:
         before = self._last_checkpoint
         with self.timers("checkpoint"):
             self.progress.checkpoints += 1
-            self._take_snapshot()
+            snapshot = self._take_snapshot()
             self.save_last_snapshot()
+            if self.method.state_bytes > _MAX_COPY_BYTES:
+                snapshot.state = None
         path = self._last_checkpoint
         if path is not None and path != before:
             self._note_stop(self.callbacks.on_checkpoint(self, path))
@@ -410,7 +403,19 @@ class Trainer:
         self._acknowledge_stop()
         return Outcome.stopped(number)
 
-    def _on_minibatch(self, batch: Any) -> None:
+    def _hooks(self) -> Hooks:
+        active = self.callbacks.active
+        return Hooks(
+            phase=self.observer.on_phase,
+            rollout=self._on_rollout if "on_rollout_end" in active else None,
+            batch=self._on_batch if "on_batch" in active else None,
+            before_step=self._before_step if "on_before_optimizer_step" in active else None,
+        )
+
+    def _on_rollout(self, rollout: Any) -> None:
+        self._note_stop(self.callbacks.on_rollout_end(self, rollout.to_tensordict()))
+
+    def _on_batch(self, batch: Any) -> None:
         self._note_stop(self.callbacks.on_batch(self, batch))
 
     def _before_step(self) -> None:
@@ -418,18 +423,9 @@ class Trainer:
 
     # Beginning and end.
 
-    def _components(self) -> dict[str, ComponentRecord]:
-        training = self.training
-        records = {
-            "algorithm": ComponentRecord.of(training.algorithm, self.algorithm),
-            "network": ComponentRecord.of(training.network.type, self.policy.actor_encoder, training.network.config),
-        }
-        for number, (part, module) in enumerate(zip(training.env.transforms, self.policy.transforms, strict=True)):
-            records[f"transforms.{number}"] = ComponentRecord.of(part.type, module, part.config)
-        return records
-
     def _fingerprint(self) -> dict[str, Any]:
-        return fingerprint(self.device, self.num_threads, self.training)
+        products = make_products(self.policy.actor_head.weight).name
+        return fingerprint(self.device, self.num_threads, self.training, products)
 
     def _restore(self, folder: RunFolder, resume: bool) -> Resumed | None:
         settings = self.training.checkpoint
@@ -448,7 +444,7 @@ class Trainer:
 
     def _restore_from(self, path: Path, folder: RunFolder, *, own_run: bool) -> Resumed:
         checkpoint = read_checkpoint(path, own_run=own_run)
-        require_same_components(checkpoint, self._components())
+        require_same_components(checkpoint, self.method.components())
         own = self._fingerprint()
         if own_run:
             require_same_seed(checkpoint.info.fingerprint, own)
@@ -534,7 +530,7 @@ class Trainer:
         closers: list[Callable[[], None]] = [lambda: self.callbacks.on_shutdown(self)]
         if self._loggers is not None:
             closers.append(self._loggers.close)
-        closers += [self.evaluator.close, self.collector.close]
+        closers += [self.evaluator.close, self.method.close]
         failures: list[Exception] = []
         for close in closers:
             try:

@@ -9,14 +9,13 @@ from typing import Any
 
 import torch
 
-from rlruntime.collectors.inline import InlineCollector
 from rlruntime.errors import CheckpointError
-from rlruntime.policies.actor_critic import ActorCritic
 from rlruntime.policies.artifact import load_parameters, policy_path, read_policy_file
+from rlruntime.policies.policy import Policy
 from rlruntime.seeding import ENVIRONMENT, stream_seeds
-from rlruntime.trainers.algorithms.ppo import PPO
 from rlruntime.trainers.callbacks import CallbackList
 from rlruntime.trainers.checkpoint import Checkpoint, ResumeClass, is_checkpoint, read_checkpoint
+from rlruntime.trainers.methods.method import Method
 from rlruntime.trainers.progress import Progress
 from rlruntime.trainers.state_tree import snapshot_tree
 
@@ -25,27 +24,20 @@ from rlruntime.trainers.state_tree import snapshot_tree
 class RunState:
     """The parts of a run that have state."""
 
-    policy: ActorCritic
-    algorithm: PPO
-    collector: InlineCollector
+    method: Method
     callbacks: CallbackList
     progress: Progress
     seed: int
 
-    def capture(self) -> tuple[dict[str, Any], ResumeClass]:
-        """Return a copy of all state at an iteration boundary, and whether a resume from it continues bit for bit."""
-        environments = self.collector.env.snapshot()
-        tree = snapshot_tree(
-            {
-                "policy": self.policy.state_dict(),
-                "algorithm": self.algorithm.state_dict(),
-                "collector": self.collector.state_dict(),
-                "environments": environments,
-                "callbacks": self.callbacks.state_dict(),
-                "progress": self.progress.state_dict(),
-            }
-        )
-        return tree, "exact" if environments is not None else "episodeRestart"
+    def capture(self, *, copy: bool = True) -> tuple[dict[str, Any], ResumeClass]:
+        """Return all state at an iteration boundary, and whether a resume from it continues bit for bit.
+
+        Args:
+            copy: False where the caller is done with it before the next iteration: large parts may then be views.
+        """
+        state, resume_class = self.method.capture(copy=copy)
+        own = {"callbacks": self.callbacks.state_dict(), "progress": self.progress.state_dict()}
+        return {**state, **snapshot_tree(own)}, resume_class
 
     def restore(self, checkpoint: Checkpoint, *, environments: bool = True) -> ResumeClass:
         """Put a checkpoint's state back and return the class of this resume.
@@ -62,20 +54,12 @@ class RunState:
         """
         state = checkpoint.state
         try:
-            load_parameters(self.policy, _tensors(state["policy"]), checkpoint.path)
-            self.algorithm.load_state_dict(state["algorithm"])
+            load_parameters(self.method.policy, _tensors(state["policy"]), checkpoint.path)
             self.progress.load_state_dict(state["progress"])
             self.callbacks.load_state_dict(state["callbacks"])
-            snapshots = [blob for blob in state["environments"] or () if blob is not None]
-            if environments and len(snapshots) == self.collector.env.num_envs:
-                self.collector.load_state_dict(state["collector"])
-                self.collector.env.restore(snapshots)
-                return "exact"
-            self.collector.restart_episodes(
-                stream_seeds(self.seed, ENVIRONMENT, self.collector.env.num_envs, self.progress.checkpoints),
-                state["collector"],
-            )
-            return "episodeRestart"
+            num_envs, number = self.method.collector.env.num_envs, self.progress.checkpoints
+            restart_seeds = stream_seeds(self.seed, ENVIRONMENT, num_envs, number)
+            return self.method.restore(state, environments=environments, restart_seeds=restart_seeds)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise CheckpointError(
                 f"the state in {checkpoint.path} doesn't fit this run: {error}",
@@ -83,7 +67,7 @@ class RunState:
             ) from error
 
 
-def load_initial_policy(policy: ActorCritic, source: Path) -> None:
+def load_initial_policy(policy: Policy, source: Path) -> None:
     """Give ``policy`` the parameters of another job's: of its run folder, its policy file, or one of its checkpoints.
 
     Raises:
@@ -98,7 +82,7 @@ def load_initial_policy(policy: ActorCritic, source: Path) -> None:
         raise CheckpointError(
             f"the checkpoint {source} holds no policy",
             field="spec.training.checkpoint.initFrom",
-            remedy="give a checkpoint of algorithm PPO",
+            remedy="give a checkpoint of the same algorithm",
         )
     load_parameters(policy, _tensors(state["policy"]), source)
 

@@ -15,11 +15,10 @@ import torch
 
 from rlruntime.envs.make import resolve_backend
 from rlruntime.errors import ConfigError
-from rlruntime.policies.actor_critic import ActorCritic
 from rlruntime.policies.observations import is_image, space_leaves
+from rlruntime.policies.policy import Policy
 from rlruntime.spec.training.defaults import with_defaults
-from rlruntime.spec.training.ppo import PPOConfig
-from rlruntime.spec.training.training import TrainingSpec
+from rlruntime.spec.training.training import CustomConfig, TrainingSpec
 
 # Measured on two cores: below this, handing rows to a second thread costs more than it saves.
 _PARAMETERS_PER_THREAD = 200_000
@@ -34,7 +33,7 @@ def effective_training(training: TrainingSpec) -> TrainingSpec:
     return training.model_copy(update={"env": env.model_copy(update={"backend": resolve_backend(env)})})
 
 
-def resolve_device(requested: str, policy: ActorCritic) -> torch.device:
+def resolve_device(requested: str, policy: Policy) -> torch.device:
     """Return the device to learn on.
 
     ``Auto`` is a rule: the GPU where there is one and the observation holds an image or the network has more than a
@@ -63,7 +62,7 @@ def resolve_device(requested: str, policy: ActorCritic) -> torch.device:
     return device
 
 
-def resolve_num_threads(requested: int | None, policy: ActorCritic) -> int:
+def resolve_num_threads(requested: int | None, policy: Policy) -> int:
     """Return the threads of one tensor operation: what was asked for, else one per 200,000 parameters up to the
     cores.
     """
@@ -74,12 +73,21 @@ def resolve_num_threads(requested: int | None, policy: ActorCritic) -> int:
     return max(1, min(cores, wanted))
 
 
-def fingerprint(device: torch.device, num_threads: int, training: TrainingSpec) -> dict[str, Any]:
-    """Return what has to be the same for a resumed run to give the same numbers; ``training`` is the effective one."""
+def fingerprint(device: torch.device, num_threads: int, training: TrainingSpec, products: str) -> dict[str, Any]:
+    """Return what has to be the same for a resumed run to give the same numbers.
+
+    Args:
+        device: where the networks live.
+        num_threads: of one tensor operation.
+        training: the effective section of the manifest.
+        products: name of the kernel of matrix products.
+    """
     env = training.env
     described = env.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=_NOT_THE_ENVIRONMENT)
-    ppo = training.ppo or PPOConfig()
-    schedules = {ppo.schedule, ppo.clip_schedule, ppo.entropy_schedule}
+    section = training.section
+    assert section is not None and not isinstance(section, CustomConfig)
+    settings = section.model_dump(mode="json", by_alias=True)
+    replay = {} if training.replay is None else training.replay.model_dump(mode="json", by_alias=True)
     return {
         "backend": env.backend,
         "cpu": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
@@ -87,12 +95,14 @@ def fingerprint(device: torch.device, num_threads: int, training: TrainingSpec) 
         "gymnasium": gym.__version__,
         "numThreads": num_threads,
         "numpy": np.__version__,
+        "products": products,
         "python": platform.python_version(),
         "seed": training.seed,
         "torch": metadata.version("torch"),
         **{f"{_ENVIRONMENT}{name}": json.dumps(value, sort_keys=True) for name, value in described.items()},
-        **{f"ppo.{name}": value for name, value in ppo.model_dump(mode="json", by_alias=True).items()},
-        **({} if schedules == {"Constant"} else {"totalFrames": training.total_frames}),
+        **{f"{training.algorithm.lower()}.{name}": value for name, value in settings.items()},
+        **{f"replay.{name}": json.dumps(value, sort_keys=True) for name, value in replay.items()},
+        **({"totalFrames": training.total_frames} if section.follows_progress else {}),
     }
 
 
@@ -120,5 +130,5 @@ def require_same_seed(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         )
 
 
-def _num_parameters(policy: ActorCritic) -> int:
+def _num_parameters(policy: Policy) -> int:
     return sum(parameter.numel() for parameter in policy.parameters())

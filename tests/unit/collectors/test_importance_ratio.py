@@ -8,7 +8,7 @@ from policy_runs import TRAININGS, job_of
 
 from rlruntime.collectors.inline import InlineCollector
 from rlruntime.envs.make import make_vector_env
-from rlruntime.policies.actor_critic import build_policy
+from rlruntime.policies.build import build_policy
 from rlruntime.spec.training.ppo import PPOConfig
 from rlruntime.trainers.algorithms.ppo import PPO
 

@@ -14,7 +14,8 @@ from torch import nn
 
 from rlruntime.envs.protocol import EnvSpaces
 from rlruntime.errors import ConfigError
-from rlruntime.policies.actor_critic import ActorCritic, build_policy
+from rlruntime.policies.actor_critic import ActorCritic
+from rlruntime.policies.build import build_policy
 from rlruntime.policies.flat import Adam, FlatParameters
 from rlruntime.policies.networks import Flatten
 from rlruntime.spec.training.component import Component

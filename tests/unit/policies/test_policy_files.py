@@ -21,8 +21,8 @@ from safetensors.torch import save_file
 
 from rlruntime.envs.protocol import EnvSpaces
 from rlruntime.errors import CheckpointError, ConfigError, StorageError
-from rlruntime.policies.actor_critic import build_policy
 from rlruntime.policies.artifact import POLICY_FILE, load_parameters, load_policy, read_policy_file, save_policy
+from rlruntime.policies.build import build_policy
 from rlruntime.policies.spaces_json import spaces_from_json, spaces_to_json
 from rlruntime.spec.training.component import Component
 

@@ -13,7 +13,8 @@ from gymnasium import spaces
 from rlruntime.collectors.rollout import Rollout
 from rlruntime.envs.protocol import EnvSpaces
 from rlruntime.errors import RLJobError
-from rlruntime.policies.actor_critic import ActorCritic, build_policy
+from rlruntime.policies.actor_critic import ActorCritic
+from rlruntime.policies.build import build_policy
 from rlruntime.spec.training.component import Component
 from rlruntime.spec.training.ppo import PPOConfig
 from rlruntime.trainers.algorithms.ppo import PPO, Batch, minibatch_bounds

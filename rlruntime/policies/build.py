@@ -1,0 +1,138 @@
+"""How a policy is built from a manifest's network and transforms, for each kind of algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, get_args, overload
+
+import gymnasium as gym
+import torch
+from torch import nn
+
+from rlruntime.envs.protocol import EnvSpaces
+from rlruntime.errors import ConfigError
+from rlruntime.policies.actor_critic import ActorCritic
+from rlruntime.policies.distributions import ActionDistribution, make_distribution
+from rlruntime.policies.epsilon_greedy import EpsilonGreedy
+from rlruntime.policies.policy import Policy
+from rlruntime.policies.squashed import Deterministic, SquashedGaussian
+from rlruntime.registry import build
+from rlruntime.seeding import NETWORK, stream_seed
+from rlruntime.spec.training.component import Component
+from rlruntime.transforms.base import Transform
+
+PolicyKind = Literal["ActorCritic", "SAC", "TD3", "DQN"]
+KINDS: tuple[str, ...] = get_args(PolicyKind)
+
+
+@overload
+def build_policy(
+    spaces: EnvSpaces,
+    network: Component = ...,
+    transforms: Sequence[Component] = ...,
+    *,
+    seed: int = ...,
+    kind: Literal["ActorCritic"] = ...,
+) -> ActorCritic: ...
+
+
+@overload
+def build_policy(
+    spaces: EnvSpaces,
+    network: Component = ...,
+    transforms: Sequence[Component] = ...,
+    *,
+    seed: int = ...,
+    kind: PolicyKind,
+    dueling: bool = ...,
+) -> Policy: ...
+
+
+def build_policy(
+    spaces: EnvSpaces,
+    network: Component = Component(type="MLP"),  # noqa: B008  (frozen)
+    transforms: Sequence[Component] = (),
+    *,
+    seed: int = 0,
+    kind: PolicyKind = "ActorCritic",
+    dueling: bool = False,
+) -> Policy:
+    """Build a policy with parameters drawn from the ``network`` stream of ``seed``; torch's own state stays.
+
+    Args:
+        spaces: of the environment.
+        network: its encoder; an `ActorCritic` has a second one for the critic, unless the encoder is ``shared``.
+        transforms: between observation and encoders, in order.
+        seed: of the job.
+        kind: whose policy: `ActorCritic` (PPO: any action space), `SAC` (squashed Gaussian) and `TD3` (deterministic,
+            with noise to explore), both over bounded Box actions, `DQN` (epsilon-greedy over Q-values of Discrete
+            actions).
+        dueling: of kind `DQN`: the head gives a state's value and the actions' advantages.
+
+    Raises:
+        ConfigError: unknown network or transform, bad config, or spaces they can't work with.
+    """
+    distribution = _distribution(kind, spaces.action, dueling)
+    space = spaces.observation
+    parts: list[Transform] = []
+    for number, component in enumerate(transforms):
+        part = build("transform", component, space, field=f"spec.training.env.transforms[{number}]")
+        space = part.observation_space(space)
+        parts.append(part)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream_seed(seed, NETWORK))
+        actor = build_encoder(network, space)
+        if kind != "ActorCritic":
+            return Policy(
+                spaces,
+                distribution,
+                parts,
+                actor,
+                kind=kind,
+                encoder_space=space,
+                network=network,
+                transform_components=transforms,
+                head_gain=1.0 if kind == "DQN" else 0.01,
+            )
+        critic = actor if getattr(actor, "shared", False) else build_encoder(network, space)
+        return ActorCritic(
+            spaces,
+            distribution,
+            parts,
+            actor,
+            critic,
+            encoder_space=space,
+            network=network,
+            transform_components=transforms,
+        )
+
+
+def build_encoder(network: Component, space: gym.Space[Any]) -> nn.Module:
+    """Return an encoder of observations of ``space``, with parameters from torch's global random state.
+
+    Raises:
+        ConfigError: it is unknown, refuses its config or the space, or is no encoder.
+    """
+    encoder = build("network", network, space, field="spec.training.network")
+    if not isinstance(encoder, nn.Module) or not isinstance(getattr(encoder, "output_size", None), int):
+        raise ConfigError(
+            "a network must be a torch.nn.Module with an integer attribute output_size",
+            field="spec.training.network.type",
+            value=network.type,
+            remedy="set self.output_size in its __init__",
+        )
+    return encoder
+
+
+def _distribution(kind: PolicyKind, space: gym.Space[Any], dueling: bool) -> ActionDistribution:
+    if kind not in KINDS:
+        raise ValueError(f"there is no policy of kind {kind!r}; use one of {', '.join(KINDS)}")
+    if dueling and kind != "DQN":
+        raise ValueError(f"only a policy of kind DQN can be dueling, not {kind}")
+    if kind == "SAC":
+        return SquashedGaussian(space)
+    if kind == "TD3":
+        return Deterministic(space)
+    if kind == "DQN":
+        return EpsilonGreedy(space, dueling=dueling)
+    return make_distribution(space)
