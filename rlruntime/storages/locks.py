@@ -29,7 +29,11 @@ class LockTimeoutError(RLJobError):
 
 
 class ThreadLock:
-    """Lets many threads read, or one write. A thread may enter again what it is in, and may read where it writes."""
+    """Lets many threads read, or one write. A thread may enter again what it is in, and may read where it writes.
+
+    Nobody is kept out for ever: readers that come while a writer waits are let in after it, and of several writers that
+    wait the next one comes after the readers that wait by then.
+    """
 
     def __init__(self, timeout_s: float = LOCK_TIMEOUT_S) -> None:
         self.timeout_s = timeout_s
@@ -45,9 +49,9 @@ class ThreadLock:
 
     def _forget_threads(self) -> None:
         self._changed = threading.Condition(threading.Lock())
-        self._num_readers = 0
-        self._writer = 0
-        self._depth = 0
+        self._mine = threading.local()  # how deep this thread reads
+        self._num_readers = self._waiting_readers = self._readers_first = 0
+        self._writer = self._depth = self._waiting_writers = 0
 
     def enter_reading(self) -> None:
         """Wait until nobody else writes.
@@ -59,11 +63,14 @@ class ThreadLock:
             if self._writer == threading.get_ident():
                 self._depth += 1
                 return
-            if self._writer:
-                self._wait(writers_only=True)
-            if not self._num_readers:
-                self._first_in(exclusive=False)
-            self._num_readers += 1
+            depth = getattr(self._mine, "depth", 0)
+            if not depth:
+                if self._keeps_readers_out():
+                    self._wait_to_read()
+                if not self._num_readers:
+                    self._first_in(exclusive=False)
+                self._num_readers += 1
+            self._mine.depth = depth + 1
 
     def leave_reading(self) -> None:
         """End what `enter_reading` began."""
@@ -71,10 +78,12 @@ class ThreadLock:
             if self._writer == threading.get_ident():
                 self._depth -= 1
                 return
-            self._num_readers -= 1
-            if not self._num_readers:
-                self._last_out()
-                self._changed.notify_all()
+            self._mine.depth -= 1
+            if not self._mine.depth:
+                self._num_readers -= 1
+                if not self._num_readers:
+                    self._last_out()
+                    self._changed.notify_all()
 
     def enter_writing(self) -> None:
         """Wait until nobody else reads or writes.
@@ -84,8 +93,8 @@ class ThreadLock:
         """
         with self._changed:
             if self._writer != threading.get_ident():
-                if self._writer or self._num_readers:
-                    self._wait(writers_only=False)
+                if self._keeps_writers_out():
+                    self._wait_to_write()
                 self._first_in(exclusive=True)
                 self._writer = threading.get_ident()
             self._depth += 1
@@ -97,6 +106,7 @@ class ThreadLock:
             if not self._depth:
                 self._writer = 0
                 self._last_out()
+                self._readers_first = self._waiting_readers
                 self._changed.notify_all()
 
     def _first_in(self, *, exclusive: bool) -> None:
@@ -105,11 +115,33 @@ class ThreadLock:
     def _last_out(self) -> None:
         """Let other processes in."""
 
-    def _wait(self, *, writers_only: bool) -> None:
+    def _keeps_readers_out(self) -> bool:
+        return bool(self._writer or (self._waiting_writers and not self._readers_first))
+
+    def _keeps_writers_out(self) -> bool:
+        return bool(self._writer or self._num_readers or self._readers_first)
+
+    def _wait_to_read(self) -> None:
+        self._waiting_readers += 1
+        try:
+            self._wait(self._keeps_readers_out)
+        finally:
+            self._waiting_readers -= 1
+            self._readers_first = min(self._readers_first, self._waiting_readers)
+
+    def _wait_to_write(self) -> None:
+        self._waiting_writers += 1
+        try:
+            self._wait(self._keeps_writers_out)
+        finally:
+            self._waiting_writers -= 1
+
+    def _wait(self, kept_out: Callable[[], bool]) -> None:
         deadline = time.monotonic() + self.timeout_s
-        while self._writer or (self._num_readers and not writers_only):
+        while kept_out():
             left_s = deadline - time.monotonic()
             if left_s <= 0:
+                self._changed.notify_all()  # those who waited for this thread needn't any more
                 raise LockTimeoutError(f"another thread held the rows for {self.timeout_s:g} s")
             self._changed.wait(left_s)
 
@@ -118,7 +150,8 @@ class KernelLock(ThreadLock):
     """Lets many processes, and threads of them, read, or one thread of one process write.
 
     Two bytes of a file are locked. Whoever enters passes through the gate; a writer holds it while it waits for the
-    rows, so that readers that come and go can't keep it waiting.
+    rows, so that readers that come and go can't keep it waiting. Nor can threads of one process that hold the rows by
+    turns: after a while none is let in until the last of them is out.
 
     Args:
         descriptor: of the file, which stays the caller's; its contents don't matter.
@@ -130,6 +163,7 @@ class KernelLock(ThreadLock):
 
     _GATE, _ROWS = 0, 1
     _FIRST_SLEEP_S, _LONGEST_SLEEP_S = 2e-5, 1e-3
+    _LONGEST_TURN_S = 5e-3
 
     def __init__(self, descriptor: int, timeout_s: float = LOCK_TIMEOUT_S) -> None:
         if not sys.platform.startswith("linux"):
@@ -139,6 +173,7 @@ class KernelLock(ThreadLock):
         super().__init__(timeout_s)
         self._descriptor = descriptor
         self._own = -1
+        self._turn_ends_at = 0.0
         _locks.add(self)
 
     def start_anew(self) -> None:
@@ -164,9 +199,16 @@ class KernelLock(ThreadLock):
             self._take(kind, self._ROWS, deadline)
         except BaseException:
             self._last_out()
+            self._changed.notify_all()  # threads may have waited for this one
             raise
         if not exclusive:
             self._ask(kernel_locks.NONE, self._GATE, 1)
+            self._turn_ends_at = time.monotonic() + self._LONGEST_TURN_S
+
+    def _keeps_readers_out(self) -> bool:
+        if self._num_readers and time.monotonic() > self._turn_ends_at:
+            return True
+        return super()._keeps_readers_out()
 
     def _last_out(self) -> None:
         self._ask(kernel_locks.NONE, self._GATE, 2)

@@ -22,7 +22,9 @@ class NStep:
     """
 
     def __init__(self, config: NStepConfig) -> None:
-        self.config = config
+        if config.gamma is None:
+            raise ConfigError("rewards over several steps need a discount", field="nStep.gamma", remedy="set it")
+        self.config, self.gamma = config, config.gamma
         self._index = TrajectoryIndex(config)
 
     def follow(self, storage: ArrayStorage) -> None:
@@ -46,12 +48,12 @@ class NStep:
         ahead = (positions[:, None] + offsets * config.num_envs) % storage.capacity
         rewards = storage.named_column(config.reward_key, field="rewardKey")[ahead].astype(np.float64)
         counted = offsets < num_steps[:, None]
-        factors = (config.gamma**offsets * counted).reshape(*counted.shape, *[1] * (rewards.ndim - 2))
+        factors = (self.gamma**offsets * counted).reshape(*counted.shape, *[1] * (rewards.ndim - 2))
         last = storage.gather(positions + (num_steps - 1) * config.num_envs)
         for name in self._outcomes(storage.layout):
             rows[name] = last[name]
         rows[config.reward_key] = np.where(factors != 0, rewards * factors, 0.0).sum(1)
-        discount = (config.gamma**num_steps).astype(np.float32)
+        discount = (self.gamma**num_steps).astype(np.float32)
         return {"discount": torch.from_numpy(discount), "num_steps": torch.from_numpy(num_steps)}
 
     def _outcomes(self, layout: RowLayout) -> list[str]:

@@ -120,7 +120,7 @@ def rows_lost(storage: ArrayStorage) -> int:
     with storage.reading():
         rows = storage.gather(np.arange(*storage.window))
     numbers = np.array([item["number"] for item in rows]) if rows.dtype.hasobject else rows["number"]
-    lost = CAPACITY - len(set(numbers.tolist()))
+    lost = min(CAPACITY, storage.window.end) - len(set(numbers.tolist()))
     for writer in range(NUM_WRITERS):
         own = numbers[numbers % NUM_WRITERS == writer] // NUM_WRITERS
         lost += int(np.count_nonzero(np.diff(own) != 1))

