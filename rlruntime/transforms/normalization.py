@@ -1,4 +1,4 @@
-"""Running normalisation of observations and rewards."""
+"""Normalisation of observations and rewards."""
 
 from __future__ import annotations
 
@@ -12,78 +12,93 @@ from torch import Tensor
 from rlruntime.errors import ConfigError
 from rlruntime.registry import register
 from rlruntime.spec.training.transforms import ObservationNormConfig, RewardNormConfig
-from rlruntime.transforms.base import ObservationTensor, RolloutView, Transform
-from rlruntime.transforms.moments import RunningMoments
+from rlruntime.transforms.base import FIELD, SEATS, ObservationTensor, RolloutView, Seat, Transform
+from rlruntime.transforms.leafwise import LeafTransform
+from rlruntime.transforms.moments import Delta, RunningMoments, moments_of
 
 _DEFAULT_GAMMA = 0.99  # that of PPO, where no trainer has filled in its own
 
 
 @register("transform", "ObservationNorm")
-class ObservationNorm(Transform):
+class ObservationNorm(LeafTransform):
     """Bring every number of an observation to mean 0 and variance 1 over what was seen so far, then clip.
 
     Categories (Discrete, MultiDiscrete, MultiBinary) stay as they are. An image keeps one mean and variance a channel
-    element.
+    element. With ``loc`` and ``scale`` the mean and deviation are given, and nothing moves: then it may sit in an
+    environment, and on the write side of a buffer, where moving statistics would leave rows in different units.
     """
 
     Config = ObservationNormConfig
+    config: ObservationNormConfig
+    remedy = "remove the transform: categories need no normalisation"
+    seats: frozenset[Seat] = frozenset({"policy", "rollout", "read"})
 
     def __init__(self, config: ObservationNormConfig, observation_space: gym.Space[Any]) -> None:
-        super().__init__()
-        self.clip, self.epsilon = config.clip, config.epsilon
-        space = observation_space
-        leaves = dict(space.spaces) if isinstance(space, gym.spaces.Dict) else {"": space}
-        self.keys = [key for key, leaf in leaves.items() if isinstance(leaf, gym.spaces.Box)]
-        if not self.keys:
-            raise ConfigError(
-                "ObservationNorm needs a Box observation",
-                field="spec.training.env.transforms",
-                value=observation_space,
-                remedy="remove the transform: categories need no normalisation",
-            )
-        self.moments = torch.nn.ModuleList(RunningMoments(tuple(leaves[key].shape or ())) for key in self.keys)
-        for number, key in enumerate(self.keys):
-            shape = tuple(leaves[key].shape or ())
-            self.register_buffer(f"shift_{number}", torch.zeros(shape))
-            self.register_buffer(f"factor_{number}", torch.ones(shape))
+        super().__init__(config, observation_space)
+        self.seats = self.seats_of(config)
+        self.clip, self.epsilon, self.fixed = config.clip, config.epsilon, config.loc is not None
+        self.keys = list(self.leaves)
+        self._numbers = {key: number for number, key in enumerate(self.keys)}
+        shapes = [tuple(leaf.shape or ()) for leaf in self.leaves.values()]
+        self.moments = torch.nn.ModuleList(RunningMoments(shape) for shape in ([] if self.fixed else shapes))
+        for number, shape in enumerate(shapes):
+            shift, factor = torch.zeros(shape), torch.ones(shape)
+            if config.loc is not None and config.scale is not None:
+                shift = _spread(config.loc, shape, "loc")
+                factor = 1.0 / _spread(config.scale, shape, "scale")
+            self.register_buffer(f"shift_{number}", shift)
+            self.register_buffer(f"factor_{number}", factor)
 
-    def observation_space(self, space: gym.Space[Any]) -> gym.Space[Any]:
-        def normalised(leaf: gym.Space[Any]) -> gym.Space[Any]:
-            if not isinstance(leaf, gym.spaces.Box):
-                return leaf
-            return gym.spaces.Box(-self.clip, self.clip, leaf.shape, np.float32)
+    @classmethod
+    def seats_of(cls, config: Any) -> frozenset[Seat]:
+        return cls.seats if config.loc is None else frozenset(SEATS)
 
-        if isinstance(space, gym.spaces.Dict):
-            return gym.spaces.Dict({key: normalised(leaf) for key, leaf in space.spaces.items()})
-        return normalised(space)
+    def leaf_space(self, leaf: gym.Space[Any]) -> gym.Space[Any]:
+        return gym.spaces.Box(-self.config.clip, self.config.clip, leaf.shape, np.float32)
 
-    def _normalise(self, number: int, leaf: Tensor) -> Tensor:
-        shift, factor = getattr(self, f"shift_{number}"), getattr(self, f"factor_{number}")
-        normalised: Tensor = (leaf - shift) * factor
+    def map_leaf(self, key: str, rows: Tensor) -> Tensor:
+        shift, factor = self._shift_and_factor(key)
+        normalised: Tensor = (rows - shift) * factor
         return normalised.clamp(-self.clip, self.clip)
 
-    def forward(self, observation: ObservationTensor) -> ObservationTensor:
-        if not isinstance(observation, dict):
-            return self._normalise(0, observation)
-        changed = {key: self._normalise(number, observation[key]) for number, key in enumerate(self.keys)}
-        return {**observation, **changed}
+    def unmap_leaf(self, key: str, rows: Tensor) -> Tensor:
+        shift, factor = self._shift_and_factor(key)
+        return rows / factor + shift
 
     def update(self, rollout: RolloutView) -> None:
-        for number, (key, moments) in enumerate(zip(self.keys, self.moments, strict=True)):
-            leaf = rollout.observation[key] if isinstance(rollout.observation, dict) else rollout.observation
+        if not self.fixed:
+            self.merge(self.delta(rollout))
+
+    def delta(self, rollout: RolloutView) -> Delta:
+        if self.fixed:
+            return {}
+        return {key: moments_of(_leaf(rollout.observation, key)[rollout.valid]) for key in self.keys}
+
+    def merge(self, delta: Delta) -> None:
+        for key, added in delta.items():
+            number = self._numbers[key]
+            moments = self.moments[number]
             assert isinstance(moments, RunningMoments)
-            moments.add(leaf[rollout.valid].to(moments.mean.device))
+            moments.merge(added)
             getattr(self, f"shift_{number}").copy_(moments.mean)
             getattr(self, f"factor_{number}").copy_((moments.variance + self.epsilon).rsqrt())
+
+    def _shift_and_factor(self, key: str) -> tuple[Tensor, Tensor]:
+        number = self._numbers[key]
+        return getattr(self, f"shift_{number}"), getattr(self, f"factor_{number}")
 
 
 @register("transform", "RewardNorm")
 class RewardNorm(Transform):
     """Divide rewards by the running standard deviation of the discounted return, then clip (Engstrom et al. 2020,
     "Implementation matters in deep policy gradients"). The mean is kept, so that the sign of a reward is too.
+
+    On a finished rollout, `reward` takes its returns into the statistics first. On rows sampled from a buffer,
+    `map_reward` uses the statistics of that moment, which rollouts move by `update_rewards`.
     """
 
     Config = RewardNormConfig
+    seats: frozenset[Seat] = frozenset({"rollout", "read"})
     resizable_buffers = frozenset({"running_return"})
     running_return: Tensor
 
@@ -94,18 +109,38 @@ class RewardNorm(Transform):
         self.moments = RunningMoments(())
         self.register_buffer("running_return", torch.zeros(0, dtype=torch.float64))
 
-    def reward(self, rollout: RolloutView, reward: Tensor) -> Tensor:
-        returns = self._discounted_returns(rollout, reward)[rollout.valid]
-        self.moments.add(returns.to(self.moments.mean.device))
+    def map_reward(self, reward: Tensor) -> Tensor:
         scale = (self.moments.variance + self.epsilon).rsqrt().to(reward.device, torch.float32)
         return (reward * scale).clamp(-self.clip, self.clip)
+
+    def unmap_reward(self, reward: Tensor) -> Tensor:
+        return reward * (self.moments.variance + self.epsilon).sqrt().to(reward.device, torch.float32)
+
+    def reward(self, rollout: RolloutView, reward: Tensor) -> Tensor:
+        self.update_rewards(rollout._replace(reward=reward))
+        return super().reward(rollout, reward)
+
+    def update_rewards(self, rollout: RolloutView) -> None:
+        """Take the rewards of a rollout into the statistics; those are the ones that `map_reward` is to be given."""
+        self.merge(self.delta(rollout))
+
+    def delta(self, rollout: RolloutView) -> Delta:
+        """Return the moments of the discounted returns of a rollout; see `Transform.delta`.
+
+        The running return of each copy goes on to the next rollout, so each rollout is to be shown once.
+        """
+        return {"": moments_of(self._discounted_returns(rollout)[rollout.valid])}
+
+    def merge(self, delta: Delta) -> None:
+        for added in delta.values():
+            self.moments.merge(added)
 
     def restart_episodes(self) -> None:
         self.running_return.zero_()
 
-    def _discounted_returns(self, rollout: RolloutView, reward: Tensor) -> Tensor:
+    def _discounted_returns(self, rollout: RolloutView) -> Tensor:
         """Return ``R_t = gamma * R_{t-1} + r_t`` of each copy, from 0 in each episode, ``[T, B]`` float64."""
-        reward = reward.to(torch.float64)
+        reward = rollout.reward.to(torch.float64)
         if self.running_return.shape != reward.shape[1:]:
             self.running_return = torch.zeros_like(reward[0])
         device = self.running_return.device
@@ -123,3 +158,20 @@ class RewardNorm(Transform):
         if stored is not None:
             self.running_return = torch.zeros_like(stored)
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def _leaf(observation: ObservationTensor, key: str) -> Tensor:
+    return observation[key] if isinstance(observation, dict) else observation
+
+
+def _spread(numbers: tuple[float, ...], shape: tuple[int, ...], name: str) -> Tensor:
+    """Return one number, or one per element, in the shape of a leaf."""
+    size = int(np.prod(shape))
+    if len(numbers) not in (1, size):
+        raise ConfigError(
+            f"{name} of ObservationNorm has {len(numbers)} numbers for an observation of {size}",
+            field=FIELD,
+            value=list(numbers),
+            remedy="give one number, or one per element",
+        )
+    return torch.tensor(numbers, dtype=torch.float32).expand(size).reshape(shape).clone()

@@ -97,5 +97,6 @@ def test_a_built_in_config_is_parsed_into_its_model_and_another_is_handed_on() -
 
 
 def test_normalisation_has_the_documented_defaults() -> None:
-    assert ObservationNormConfig().model_dump() == {"clip": 10.0, "epsilon": 1e-8}
+    observations = {"keys": (), "clip": 10.0, "epsilon": 1e-8, "loc": None, "scale": None}
+    assert ObservationNormConfig().model_dump() == observations
     assert RewardNormConfig().model_dump() == {"clip": 10.0, "gamma": None, "epsilon": 1e-8}

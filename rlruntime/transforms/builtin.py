@@ -1,0 +1,15 @@
+"""Registers every built-in transform by its name, on import."""
+
+from __future__ import annotations
+
+from rlruntime.transforms import (  # noqa: F401
+    actions,
+    control,
+    episodes,
+    frames,
+    module,
+    normalization,
+    observation,
+    pixels,
+    rewards,
+)
