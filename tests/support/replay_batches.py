@@ -11,6 +11,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rlruntime.envs.protocol import EnvSpaces
+from rlruntime.policies.critics import Critics
 from rlruntime.storages.batch import Batch
 from rlruntime.storages.layout import plan_layout
 
@@ -35,15 +36,15 @@ def batch_of(weight: Tensor | None = None, extra: dict[str, Tensor] | None = Non
 
 
 def random_batch(
-    action: gym.Space[Any] = BOX, num_rows: int = 32, seed: int = 0, *, weighted: bool = False, **columns: Any
+    space: gym.Space[Any] = BOX, num_rows: int = 32, seed: int = 0, *, weighted: bool = False, **columns: Any
 ) -> Batch:
     """Return random transitions over `OBSERVATION`, about a third of them terminated; ``columns`` replace others."""
     random = np.random.default_rng(seed)
     shape = (num_rows, 3)
-    if isinstance(action, spaces.Discrete):
-        actions = random.integers(0, action.n, num_rows)
+    if isinstance(space, spaces.Discrete):
+        actions = random.integers(0, space.n, num_rows)
     else:
-        actions = random.uniform(-1, 1, (num_rows, *(action.shape or ()))).astype(np.float32)
+        actions = random.uniform(-1, 1, (num_rows, *(space.shape or ()))).astype(np.float32)
     made: dict[str, Any] = {
         "observation": random.normal(size=shape).astype(np.float32),
         "action": actions,
@@ -59,3 +60,10 @@ def random_batch(
 def spaces_of(action: gym.Space[Any] = BOX) -> EnvSpaces:
     """Return spaces with `OBSERVATION`."""
     return EnvSpaces(OBSERVATION, action)
+
+
+def set_values(critics: Critics, *values: float) -> None:
+    """Make each critic say one value, whatever it sees."""
+    for (_, head), value in zip(critics.towers(), values, strict=True):
+        head.weight.data.zero_()
+        head.bias.data.fill_(value)

@@ -13,6 +13,7 @@ from rlruntime.errors import RLJobError
 from rlruntime.losses.policy import clipped_surrogate
 from rlruntime.losses.returns import generalized_advantage_estimation
 from rlruntime.losses.value import clipped_value_loss, squared_value_loss
+from rlruntime.metrics.timers import PhaseTimers
 from rlruntime.policies.actor_critic import ActorCritic
 from rlruntime.policies.flat import Adam, FlatParameters
 from rlruntime.policies.gradients import make_gradient
@@ -87,6 +88,7 @@ class PPO:
         seed: of the job; the stream ``shuffle`` orders the minibatches.
         on_minibatch: called with each minibatch before its loss is computed.
         before_step: called before each optimiser step, with the gradients computed and clipped.
+        timers: told the phases of an update: ``advantage``, ``loss``, ``backward`` and ``optimizer``.
 
     Attributes:
         optimizer: Adam over all parameters of the policy.
@@ -100,9 +102,13 @@ class PPO:
         seed: int = 0,
         on_minibatch: Callable[[Batch], None] | None = None,
         before_step: Callable[[], None] | None = None,
+        timers: PhaseTimers | None = None,
     ) -> None:
         self.config, self.policy = config, policy
         self.on_minibatch, self.before_step = on_minibatch, before_step
+        timers = PhaseTimers() if timers is None else timers
+        self._advantage_phase, self._loss_phase = timers("advantage"), timers("loss")
+        self._backward_phase, self._optimizer_phase = timers("backward"), timers("optimizer")
         self.parameters = FlatParameters(policy)
         self.optimizer = Adam(self.parameters, epsilon=config.adam_epsilon)
         self.gradient = make_gradient(policy)
@@ -123,7 +129,8 @@ class PPO:
             RLJobError: a loss or a gradient is no longer finite.
         """
         config = self.config
-        batch = self.batch(rollout)
+        with self._advantage_phase:
+            batch = self.batch(rollout)
         num_rows = batch.advantage.shape[0]
         learning_rate = config.learning_rate * schedule_factor(config.schedule, progress)
         clip_epsilon = config.clip_epsilon * schedule_factor(config.clip_schedule, progress)
@@ -139,14 +146,18 @@ class PPO:
                 minibatch = shuffled.narrow(start, length)
                 if self.on_minibatch is not None:
                     self.on_minibatch(minibatch)
-                outcome = self._minibatch_gradient(minibatch, clip_epsilon, entropy_coefficient)
+                with self._loss_phase:
+                    outcome, gradients = self._minibatch_loss(minibatch, clip_epsilon, entropy_coefficient)
                 if self._kl_exceeded(outcome):
                     stopped = True
                     break
-                norm = self.parameters.clip_grad_norm_(config.max_grad_norm)
-                if self.before_step is not None:
-                    self.before_step()
-                self.optimizer.step(learning_rate)
+                with self._backward_phase:
+                    self.gradient.backward(*gradients)
+                with self._optimizer_phase:
+                    norm = self.parameters.clip_grad_norm_(config.max_grad_norm)
+                    if self.before_step is not None:
+                        self.before_step()
+                    self.optimizer.step(learning_rate)
                 diagnostics += torch.stack([*outcome, norm])
                 steps += 1
             epochs += 1
@@ -200,10 +211,12 @@ class PPO:
         self.optimizer.load_state_dict(state["optimizer"])
         self._shuffle.set_state(state["shuffle"])
 
-    def _minibatch_gradient(
+    def _minibatch_loss(
         self, minibatch: Batch, clip_epsilon: float, entropy_coefficient: float
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Compute the gradient of L = L_clip + c1 L_value - c2 H (equation 9) and return the diagnostics."""
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, Tensor]]:
+        """Return the diagnostics of L = L_clip + c1 L_value - c2 H (equation 9), and its gradients by action
+        parameters and values.
+        """
         config, distribution = self.config, self.policy.distribution
         params, value = self.gradient.forward(minibatch.observation)
         with torch.no_grad():
@@ -223,9 +236,9 @@ class PPO:
             d_entropy = -entropy_coefficient / advantage.shape[0]
             d_params = distribution.gradient(evaluation, surrogate.gradient, d_entropy)
             d_value = value_loss.gradient * config.value_loss_coefficient
-        self.gradient.backward(d_params, d_value)
         entropy = evaluation.entropy.mean()
-        return surrogate.loss, value_loss.loss, entropy, surrogate.approx_kl, surrogate.clip_fraction
+        diagnostics = (surrogate.loss, value_loss.loss, entropy, surrogate.approx_kl, surrogate.clip_fraction)
+        return diagnostics, (d_params, d_value)
 
     def _kl_exceeded(self, outcome: tuple[Tensor, ...]) -> bool:
         limit = self.config.target_kl

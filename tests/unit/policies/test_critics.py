@@ -108,10 +108,11 @@ def test_in_double_precision_they_agree_to_its_rounding(activation: str) -> None
 @pytest.mark.parametrize("kind", ["SAC", "TD3", "dueling"])
 def test_the_written_out_gradient_of_an_actor_is_the_automatic_one(activation: str, kind: str) -> None:
     action = spaces.Discrete(4) if kind == "dueling" else BOX
+    built_as: Any = "DQN" if kind == "dueling" else kind
     policy = build_policy(
         EnvSpaces(VECTOR, action),
         Component(type="MLP", config={"hiddenSizes": [16, 8], "activation": activation}),
-        kind="DQN" if kind == "dueling" else kind,  # type: ignore[arg-type]
+        kind=built_as,
         dueling=kind == "dueling",
     ).double()
     flat = FlatParameters(policy)
