@@ -14,7 +14,16 @@ from rlruntime.envs.spaces import number_of_actions
 from rlruntime.errors import ConfigError
 from rlruntime.registry import register
 from rlruntime.spec.training.transforms import ActionDiscretizerConfig, ActionMaskConfig, ActionScalingConfig
-from rlruntime.transforms.base import FIELD, Leaves, ObservationTensor, Seat, Transform, space_leaves, torch_dtype
+from rlruntime.transforms.base import (
+    FIELD,
+    Copies,
+    Leaves,
+    ObservationTensor,
+    Seat,
+    Transform,
+    space_leaves,
+    torch_dtype,
+)
 from rlruntime.transforms.leafwise import require_keys
 
 
@@ -36,12 +45,12 @@ class ActionTransform(Transform):
     def space_of(cls, config: Any, spaces: EnvSpaces) -> gym.Space[Any]:
         return spaces.action
 
-    def bind(self, spaces: EnvSpaces, num_envs: int) -> EnvSpaces:
+    def bind(self, spaces: EnvSpaces, copies: Copies) -> EnvSpaces:
         return EnvSpaces(spaces.observation, self.policy_space, spaces.action_mask, spaces.action_mask_size)
 
     def before_step(self, actions: np.ndarray) -> np.ndarray:
         with torch.no_grad():
-            mapped: np.ndarray = self.action_inverse(torch.tensor(actions)).numpy()
+            mapped: np.ndarray = self.action_inverse(torch.from_numpy(np.array(actions))).numpy()
         return mapped
 
 
@@ -52,23 +61,25 @@ class ActionScaling(ActionTransform):
     Config = ActionScalingConfig
     env_low: Tensor
     env_high: Tensor
+    factor: Tensor
 
     def __init__(self, config: ActionScalingConfig, action_space: gym.Space[Any]) -> None:
         super().__init__()
         box = _bounded_box("ActionScaling", action_space)
         self.low, self.high = config.low, config.high
         self.env_space, self.policy_space = box, gym.spaces.Box(config.low, config.high, box.shape, np.float32)
-        self.register_buffer("env_low", torch.from_numpy(box.low.astype(np.float64)), persistent=False)
-        self.register_buffer("env_high", torch.from_numpy(box.high.astype(np.float64)), persistent=False)
+        low, high = box.low.astype(np.float64), box.high.astype(np.float64)
+        factor = (high - low) / (config.high - config.low)
+        for name, values in (("env_low", low), ("env_high", high), ("factor", factor)):
+            self.register_buffer(name, torch.from_numpy(values), persistent=False)
+        self._dtype = torch_dtype(box)
 
     def action_inverse(self, action: Tensor) -> Tensor:
-        share = (action.to(torch.float64) - self.low) / (self.high - self.low)
-        scaled = torch.lerp(self.env_low.expand_as(share), self.env_high.expand_as(share), share)
-        return scaled.clamp(self.env_low, self.env_high).to(torch_dtype(self.env_space))
+        scaled = torch.addcmul(self.env_low, action.to(torch.float64) - self.low, self.factor)
+        return scaled.clamp_(self.env_low, self.env_high).to(self._dtype)
 
     def action_forward(self, action: Tensor) -> Tensor:
-        share = (action.to(torch.float64) - self.env_low) / (self.env_high - self.env_low)
-        return (self.low + share * (self.high - self.low)).to(torch.float32)
+        return (self.low + (action.to(torch.float64) - self.env_low) / self.factor).to(torch.float32)
 
 
 @register("transform", "ActionDiscretizer")
@@ -124,7 +135,7 @@ class ActionMask(Transform):
     def rewrites(self) -> bool:
         return True
 
-    def bind(self, spaces: EnvSpaces, num_envs: int) -> EnvSpaces:
+    def bind(self, spaces: EnvSpaces, copies: Copies) -> EnvSpaces:
         expected, found = number_of_actions(spaces.action), int(np.prod(self._leaf.shape or ()))
         if expected == 0 or expected != found:
             raise ConfigError(

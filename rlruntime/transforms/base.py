@@ -45,6 +45,20 @@ _PLACES: dict[Seat, str] = {
 }
 
 
+class Copies(NamedTuple):
+    """The copies that an environment steps, which may be some of all that a job has.
+
+    Attributes:
+        num: how many it steps, `B`.
+        first: number of the first among all.
+        total: how many there are in all.
+    """
+
+    num: int
+    first: int
+    total: int
+
+
 class RolloutView(NamedTuple):
     """What transforms see of a finished rollout.
 
@@ -106,8 +120,8 @@ class Transform(nn.Module):
         """Return the space that `forward` maps ``space`` to."""
         return space
 
-    def bind(self, spaces: EnvSpaces, num_envs: int) -> EnvSpaces:
-        """Take a seat in an environment of ``num_envs`` copies, and return the spaces that are seen behind it.
+    def bind(self, spaces: EnvSpaces, copies: Copies) -> EnvSpaces:
+        """Take a seat in an environment, and return the spaces that are seen behind it.
 
         Raises:
             ConfigError: it can't work with these spaces.

@@ -20,7 +20,7 @@ import numpy as np
 
 from rlruntime.envs.protocol import EnvSpaces, Observation, StepSlot, VectorEnv, allocate_observation
 from rlruntime.errors import CheckpointError, ConfigError
-from rlruntime.transforms.base import FIELD, Leaves, Transform, require_seat
+from rlruntime.transforms.base import FIELD, Copies, Leaves, Transform, require_seat
 
 SNAPSHOT_FORMAT = 1
 Build = Callable[[EnvSpaces], Transform]
@@ -56,6 +56,7 @@ class TransformedEnv:
         transforms: those that can work in an environment, or functions that build them for the spaces before them. What
             one remembers is its own, so each has one place.
         wrapped: whether each copy has the wrappers that some of them need.
+        copies: which ones these are of all that a job has; by default all.
 
     Attributes:
         env: the inner environment.
@@ -65,10 +66,17 @@ class TransformedEnv:
         ConfigError: one can't work in an environment, or not with these spaces.
     """
 
-    def __init__(self, env: VectorEnv, transforms: Sequence[Transform | Build], *, wrapped: bool = False) -> None:
+    def __init__(
+        self,
+        env: VectorEnv,
+        transforms: Sequence[Transform | Build],
+        *,
+        wrapped: bool = False,
+        copies: Copies | None = None,
+    ) -> None:
         self.env = env
         self.num_envs, self.backend = env.num_envs, env.backend
-        spaces = env.spaces
+        copies, spaces = copies or Copies(env.num_envs, 0, env.num_envs), env.spaces
         self._stages: list[_Stage] = []
         self._work: list[tuple[Transform, _Stage | None]] = []
         built: list[Transform] = []
@@ -78,7 +86,7 @@ class TransformedEnv:
             require_seat(transform, "environment")
             if transform.needs_wrapper and not wrapped:
                 raise _needs_wrapper(transform)
-            before, spaces = spaces, transform.bind(spaces, env.num_envs)
+            before, spaces = spaces, transform.bind(spaces, copies)
             stage = _Stage(transform, before, spaces, env.num_envs) if transform.rewrites else None
             if stage is not None:
                 self._stages.append(stage)

@@ -17,6 +17,7 @@ from rlruntime.spec.training.transforms import (
     TargetReturnConfig,
     TrajectoryCounterConfig,
 )
+from rlruntime.transforms.base import Copies
 from rlruntime.transforms.remembering import AddedKey, column
 
 _MOST = int(np.iinfo(np.int64).max)
@@ -43,8 +44,8 @@ class StepCounter(AddedKey):
             return None
         return Component(type="rlruntime.transforms.copies:StepLimit", config={"limit": config.limit})
 
-    def start(self, spaces: EnvSpaces, num_envs: int) -> gym.Space[Any]:
-        self.remember("count", column(num_envs, 0, np.int64))
+    def start(self, spaces: EnvSpaces, copies: Copies) -> gym.Space[Any]:
+        self.remember("count", column(copies.num, 0, np.int64))
         return gym.spaces.Box(0, _MOST if self.limit is None else self.limit, (1,), np.int64)
 
     def follow(self, row: StepSlot, begins: np.ndarray | None, out: np.ndarray) -> None:
@@ -65,8 +66,8 @@ class RewardSum(AddedKey):
     def __init__(self, config: RewardSumConfig, observation_space: gym.Space[Any]) -> None:
         super().__init__(config.key)
 
-    def start(self, spaces: EnvSpaces, num_envs: int) -> gym.Space[Any]:
-        self.remember("total", column(num_envs, 0, np.float64))
+    def start(self, spaces: EnvSpaces, copies: Copies) -> gym.Space[Any]:
+        self.remember("total", column(copies.num, 0, np.float64))
         return gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)
 
     def follow(self, row: StepSlot, begins: np.ndarray | None, out: np.ndarray) -> None:
@@ -86,7 +87,7 @@ class InitTracker(AddedKey):
     def __init__(self, config: InitTrackerConfig, observation_space: gym.Space[Any]) -> None:
         super().__init__(config.key)
 
-    def start(self, spaces: EnvSpaces, num_envs: int) -> gym.Space[Any]:
+    def start(self, spaces: EnvSpaces, copies: Copies) -> gym.Space[Any]:
         return gym.spaces.MultiBinary(1)
 
     def follow(self, row: StepSlot, begins: np.ndarray | None, out: np.ndarray) -> None:
@@ -98,23 +99,23 @@ class InitTracker(AddedKey):
 
 @register("transform", "TrajectoryCounter")
 class TrajectoryCounter(AddedKey):
-    """Number the episodes: the `k`-th of copy `i` is ``k * B + i``, so that no two of all copies have one number."""
+    """Number the episodes: the `k`-th of copy `i` of `n` is ``k * n + i``, so that no two of a job have one number."""
 
     Config = TrajectoryCounterConfig
 
     def __init__(self, config: TrajectoryCounterConfig, observation_space: gym.Space[Any]) -> None:
         super().__init__(config.key)
 
-    def start(self, spaces: EnvSpaces, num_envs: int) -> gym.Space[Any]:
-        self._num_envs = num_envs
-        numbers = np.arange(num_envs, dtype=np.int64)[:, None] - num_envs
-        self.remember("number", numbers)
+    def start(self, spaces: EnvSpaces, copies: Copies) -> gym.Space[Any]:
+        self._total = copies.total
+        numbers = np.arange(copies.first, copies.first + copies.num, dtype=np.int64)[:, None]
+        self.remember("number", numbers - copies.total)
         return gym.spaces.Box(0, _MOST, (1,), np.int64)
 
     def follow(self, row: StepSlot, begins: np.ndarray | None, out: np.ndarray) -> None:
         number = self.held["number"]
         if begins is not None:
-            number[begins] += self._num_envs
+            number[begins] += self._total
         out[...] = number
 
 
@@ -129,8 +130,8 @@ class TargetReturn(AddedKey):
         super().__init__(config.key)
         self.target, self.reduces = config.target, config.mode == "Reduce"
 
-    def start(self, spaces: EnvSpaces, num_envs: int) -> gym.Space[Any]:
-        self.remember("left", column(num_envs, self.target, np.float64))
+    def start(self, spaces: EnvSpaces, copies: Copies) -> gym.Space[Any]:
+        self.remember("left", column(copies.num, self.target, np.float64))
         return gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)
 
     def follow(self, row: StepSlot, begins: np.ndarray | None, out: np.ndarray) -> None:

@@ -12,7 +12,7 @@ from rlruntime.envs.protocol import EnvSpaces, StepSlot, leaf_dtype, leaf_shape
 from rlruntime.errors import ConfigError
 from rlruntime.registry import register
 from rlruntime.spec.training.transforms import ActionHistoryConfig, CatFramesConfig, TimeMaxPoolConfig
-from rlruntime.transforms.base import FIELD, Leaves, space_leaves
+from rlruntime.transforms.base import FIELD, Copies, Leaves, space_leaves
 from rlruntime.transforms.leafwise import select_leaves
 from rlruntime.transforms.remembering import AddedKey, RememberingTransform
 
@@ -37,13 +37,13 @@ class _Window(RememberingTransform):
         """Whether it can take this leaf."""
         return isinstance(leaf, gym.spaces.Box) and len(leaf.shape) > 0
 
-    def bind(self, spaces: EnvSpaces, num_envs: int) -> EnvSpaces:
+    def bind(self, spaces: EnvSpaces, copies: Copies) -> EnvSpaces:
         self._head = 0  # the place of the newest frame
         self._names = {key: f"frames_{number}" for number, key in enumerate(self.leaves)}
         for key, leaf in self.leaves.items():
-            shape = (num_envs, self.frames, *leaf_shape(leaf))
+            shape = (copies.num, self.frames, *leaf_shape(leaf))
             self.remember(self._names[key], np.zeros(shape, leaf_dtype(leaf)))
-        return super().bind(spaces, num_envs)
+        return super().bind(spaces, copies)
 
     def passes(self, space: gym.Space[Any]) -> dict[str, str]:
         return {key: key for key in space_leaves(space) if key not in self.leaves}
@@ -55,13 +55,13 @@ class _Window(RememberingTransform):
             if begins is not None:
                 self.fill(ring, frame, begins)
             ring[:, head] = frame
-            self.emit(ring, head, out[key])
+            self.emit(key, ring, head, out[key])
 
     def fill(self, ring: np.ndarray, frame: np.ndarray, begins: np.ndarray) -> None:
         """Set what stands for the frames before the first one of some copies."""
         ring[begins] = frame[begins][:, None]
 
-    def emit(self, ring: np.ndarray, head: int, out: np.ndarray) -> None:
+    def emit(self, key: str, ring: np.ndarray, head: int, out: np.ndarray) -> None:
         """Write the observation; the newest frame is ``ring[:, head]``, the oldest that after it."""
         raise NotImplementedError
 
@@ -111,13 +111,19 @@ class CatFrames(_Window):
         else:
             super().fill(ring, frame, begins)
 
-    def emit(self, ring: np.ndarray, head: int, out: np.ndarray) -> None:
-        axis = self.config.dim if self.config.dim < 0 else self.config.dim + 1
-        parts = np.moveaxis(out, axis, 0)
-        size = len(parts) // self.frames
-        for age in range(self.frames):
-            start = (self.frames - 1 - age) * size
-            parts[start : start + size] = np.moveaxis(ring[:, head - age], axis, 0)
+    def bind(self, spaces: EnvSpaces, copies: Copies) -> EnvSpaces:
+        self._parts = {key: self._parts_of(leaf) for key, leaf in self.leaves.items()}
+        return super().bind(spaces, copies)
+
+    def _parts_of(self, leaf: gym.spaces.Box) -> list[tuple[Any, ...]]:
+        """Return where each frame lies in ``[B, ...]`` of the outcome, the newest first."""
+        axis = self.config.dim % len(leaf.shape)
+        size, before = leaf.shape[axis], (slice(None),) * (axis + 1)
+        return [(*before, slice(place * size, (place + 1) * size)) for place in reversed(range(self.frames))]
+
+    def emit(self, key: str, ring: np.ndarray, head: int, out: np.ndarray) -> None:
+        for age, part in enumerate(self._parts[key]):
+            out[part] = ring[:, head - age]
 
 
 @register("transform", "TimeMaxPool")
@@ -126,7 +132,7 @@ class TimeMaxPool(_Window):
 
     Config = TimeMaxPoolConfig
 
-    def emit(self, ring: np.ndarray, head: int, out: np.ndarray) -> None:
+    def emit(self, key: str, ring: np.ndarray, head: int, out: np.ndarray) -> None:
         np.max(ring, axis=1, out=out)
 
 
@@ -143,7 +149,7 @@ class ActionHistory(AddedKey):
         super().__init__(config.key)
         self.length = config.length
 
-    def start(self, spaces: EnvSpaces, num_envs: int) -> gym.Space[Any]:
+    def start(self, spaces: EnvSpaces, copies: Copies) -> gym.Space[Any]:
         action = spaces.action
         self._size = size = int(np.prod(action.shape or ()))
         if isinstance(action, gym.spaces.Box):
@@ -159,8 +165,8 @@ class ActionHistory(AddedKey):
             low = np.full_like(high, -1)
         else:
             raise ConfigError("ActionHistory can't show these actions", field=FIELD, value=action, remedy="remove it")
-        self.remember("history", np.full((num_envs, self.length * size), self._nothing, dtype))
-        self._last = np.full((num_envs, size), self._nothing, dtype)
+        self.remember("history", np.full((copies.num, self.length * size), self._nothing, dtype))
+        self._last = np.full((copies.num, size), self._nothing, dtype)
         return gym.spaces.Box(low.astype(dtype), high.astype(dtype), low.shape, dtype.type)
 
     def before_step(self, actions: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ from rlruntime.errors import ConfigError
 from rlruntime.registry import import_object, register
 from rlruntime.spec.training.transforms import ModuleTransformConfig
 from rlruntime.transforms.actions import ActionTransform
-from rlruntime.transforms.base import FIELD, SEATS, ObservationTensor, Seat, Transform, no_inverse, space_leaves
+from rlruntime.transforms.base import FIELD, SEATS, Copies, ObservationTensor, Seat, Transform, no_inverse, space_leaves
 from rlruntime.transforms.leafwise import require_keys
 from rlruntime.transforms.observation import unbounded
 
@@ -131,8 +131,8 @@ class ModuleTransform(ActionTransform):
         kept = {key: leaf for key, leaf in space_leaves(space).items() if self._keeps(key)}
         return gym.spaces.Dict({**kept, **self._outcomes})
 
-    def bind(self, spaces: EnvSpaces, num_envs: int) -> EnvSpaces:
-        return super().bind(spaces, num_envs) if self.config.inverse else Transform.bind(self, spaces, num_envs)
+    def bind(self, spaces: EnvSpaces, copies: Copies) -> EnvSpaces:
+        return super().bind(spaces, copies) if self.config.inverse else Transform.bind(self, spaces, copies)
 
     def passes(self, space: gym.Space[Any]) -> dict[str, str]:
         if self.config.inverse:

@@ -11,7 +11,7 @@ import torch
 
 from rlruntime.envs.protocol import EnvSpaces, StepSlot
 from rlruntime.errors import CheckpointError, ConfigError
-from rlruntime.transforms.base import FIELD, Leaves, Seat, Transform, space_leaves
+from rlruntime.transforms.base import FIELD, Copies, Leaves, Seat, Transform, space_leaves
 
 WHOLE = "observation"
 """Name of an observation that was no Dict, in the Dict that it becomes a part of."""
@@ -72,7 +72,7 @@ class AddedKey(RememberingTransform):
         super().__init__()
         self.key = key
 
-    def bind(self, spaces: EnvSpaces, num_envs: int) -> EnvSpaces:
+    def bind(self, spaces: EnvSpaces, copies: Copies) -> EnvSpaces:
         observation, name = spaces.observation, type(self).__name__
         parts = dict(observation.spaces) if isinstance(observation, gym.spaces.Dict) else {WHOLE: observation}
         if self.key in parts:
@@ -82,10 +82,10 @@ class AddedKey(RememberingTransform):
                 value=self.key,
                 remedy="give it another key",
             )
-        parts[self.key] = self.start(spaces, num_envs)
+        parts[self.key] = self.start(spaces, copies)
         return EnvSpaces(gym.spaces.Dict(parts), spaces.action, spaces.action_mask, spaces.action_mask_size)
 
-    def start(self, spaces: EnvSpaces, num_envs: int) -> gym.Space[Any]:
+    def start(self, spaces: EnvSpaces, copies: Copies) -> gym.Space[Any]:
         """Make what is remembered of each copy, and return the space of the key."""
         raise NotImplementedError
 

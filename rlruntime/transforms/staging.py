@@ -20,7 +20,7 @@ from rlruntime.errors import ConfigError
 from rlruntime.registry import resolve, validate_config
 from rlruntime.spec.training.component import Component
 from rlruntime.spec.training.env import EnvConfig
-from rlruntime.transforms.base import FIELD, Seat, Transform, wrong_seat
+from rlruntime.transforms.base import FIELD, Copies, Seat, Transform, wrong_seat
 from rlruntime.transforms.environment import TransformedEnv
 
 _BATCHED = ("VectorEntryPoint", "EnvPool")
@@ -124,6 +124,7 @@ def make_transformed_env(
     num_envs: int | None = None,
     backend: str | None = None,
     render_mode: str | None = None,
+    first_copy: int = 0,
     evaluation: bool = False,
 ) -> VectorEnv:
     """Return the environment of a job with those of its transforms that work in environments.
@@ -132,7 +133,8 @@ def make_transformed_env(
 
     Args:
         config: the environment and its transforms.
-        num_envs, backend, render_mode: as in `make_vector_env`.
+        num_envs, backend, render_mode, first_copy: as in `make_vector_env`. Where these copies are a part of a job's,
+            ``config.num_envs`` is the number of all.
         evaluation: leave out what serves training alone.
 
     Raises:
@@ -151,12 +153,15 @@ def make_transformed_env(
             remedy="use the backend Loop or ProcessPool, or do without",
         )
     inner_config = config.model_copy(update={"wrappers": (*config.wrappers, *split.wrappers)})
-    env = make_vector_env(inner_config, num_envs=num_envs, backend=backend, render_mode=render_mode)
+    env = make_vector_env(
+        inner_config, num_envs=num_envs, backend=backend, render_mode=render_mode, first_copy=first_copy
+    )
     if not split.environment:
         return env
     try:
         parts = [partial(build_transform, placed.component, field=placed.field) for placed in split.environment]
-        return TransformedEnv(env, parts, wrapped=True)
+        copies = Copies(env.num_envs, first_copy, max(config.num_envs, first_copy + env.num_envs))
+        return TransformedEnv(env, parts, wrapped=True, copies=copies)
     except BaseException:
         env.close()
         raise

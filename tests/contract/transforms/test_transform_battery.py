@@ -18,7 +18,7 @@ from rlruntime.errors import CheckpointError, ConfigError
 from rlruntime.spec.training.component import Component
 from rlruntime.spec.training.env import EnvConfig
 from rlruntime.spec.training.transforms import TRANSFORM_CONFIGS
-from rlruntime.transforms.base import SEATS, RolloutView, require_seat, space_leaves
+from rlruntime.transforms.base import SEATS, Copies, RolloutView, require_seat, space_leaves
 from rlruntime.transforms.columns import ColumnTransforms, transform_rollout
 from rlruntime.transforms.environment import TransformedEnv
 from rlruntime.transforms.remembering import RememberingTransform
@@ -415,7 +415,7 @@ def test_reset_by_mask_touches_only_the_copies_that_begin(case: Case) -> None:
     transform = case.build(spaces)
     if not isinstance(transform, RememberingTransform):
         return
-    after = transform.bind(spaces, COPIES)
+    after = transform.bind(spaces, Copies(COPIES, 0, COPIES))
     rng = np.random.default_rng(0)
 
     def step(begins: np.ndarray | None) -> None:

@@ -82,6 +82,16 @@ def test_numbers_of_episodes_differ_between_copies_and_go_on_over_resets() -> No
     assert (column([second], "trajectory"), column([second], "trajectory", 1)) == ([[2]], [[3]])
 
 
+def test_numbers_of_episodes_differ_between_the_workers_of_a_job() -> None:
+    config = config_of("Choice", ("TrajectoryCounter", {}), num_envs=3)
+    shown = []
+    for first, num_envs in ((0, 2), (2, 1)):
+        env = make_transformed_env(config, num_envs=num_envs, first_copy=first)
+        slots = play(env, 9, seeds=(0,) * num_envs)
+        shown += [{row[0] for row in column(slots, "trajectory", copy)} for copy in range(num_envs)]
+    assert shown == [{0, 3, 6}, {1, 4, 7}, {2, 5, 8}]
+
+
 def test_frames_are_joined_newest_last_and_begin_anew_with_each_episode() -> None:
     slots = run("Choice", ("CatFrames", {"frames": 3}))
     steps = [slot.observation[0].tolist()[2::3] for slot in slots]  # type: ignore[index]
