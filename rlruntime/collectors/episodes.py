@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,15 @@ class FinishedEpisodes(NamedTuple):
     returns: np.ndarray
     lengths: np.ndarray
 
+    @staticmethod
+    def joined(parts: Sequence[FinishedEpisodes]) -> FinishedEpisodes:
+        """Return the episodes of all parts, in order."""
+        if not parts:
+            return FinishedEpisodes(np.zeros(0), np.zeros(0, np.int64))
+        return FinishedEpisodes(
+            np.concatenate([part.returns for part in parts]), np.concatenate([part.lengths for part in parts])
+        )
+
 
 class EpisodeTracker:
     """Accounts for episodes across rollouts.
@@ -31,16 +41,29 @@ class EpisodeTracker:
         self.open_lengths = np.zeros(num_envs, np.int64)
 
     def add(
-        self, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, valid: np.ndarray
+        self,
+        reward: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        valid: np.ndarray,
+        reached: np.ndarray | None = None,
+        copies: np.ndarray | None = None,
     ) -> FinishedEpisodes:
         """Take in ``[T, B]`` arrays of one rollout and return the episodes that ended in it.
 
         A row that isn't valid after one that didn't end (a copy that was replaced in mid-episode) drops what was open.
+
+        Args:
+            reached: which rows hold a step, where columns were cut short: the others, not valid, change nothing.
+            copies: those of the columns, each another one; all, in order, by default.
         """
-        returns, self.open_returns = _sums_between(reward.astype(np.float64) * valid, self.open_returns, valid)
-        lengths, self.open_lengths = _sums_between(valid.astype(np.int64), self.open_lengths, valid)
-        copies, steps = np.nonzero(((terminated | truncated) & valid).T)
-        return FinishedEpisodes(returns[steps, copies], lengths[steps, copies])
+        goes_on = valid if reached is None else valid | ~reached
+        of = slice(None) if copies is None else copies
+        amount = reward.astype(np.float64) * valid
+        returns, self.open_returns[of] = _sums_between(amount, self.open_returns[of], goes_on)
+        lengths, self.open_lengths[of] = _sums_between(valid.astype(np.int64), self.open_lengths[of], goes_on)
+        columns, steps = np.nonzero(((terminated | truncated) & valid).T)
+        return FinishedEpisodes(returns[steps, columns], lengths[steps, columns])
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Return the sums of the open episodes."""
@@ -52,11 +75,11 @@ class EpisodeTracker:
         self.open_lengths = np.array(state["open_lengths"], np.int64)
 
 
-def _sums_between(amount: np.ndarray, start: np.ndarray, valid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return running sums ``[T, B]`` since the last row that isn't valid, and the sums after the last row."""
+def _sums_between(amount: np.ndarray, start: np.ndarray, goes_on: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return running sums ``[T, B]`` since the last row that doesn't go on, and the sums after the last row."""
     total = amount.cumsum(0) + start
     rows = np.arange(len(amount))[:, None]
-    last_reset = np.maximum.accumulate(np.where(valid, -1, rows), 0)
+    last_reset = np.maximum.accumulate(np.where(goes_on, -1, rows), 0)
     summed_before = np.take_along_axis(total, np.maximum(last_reset, 0), 0)
     since = total - np.where(last_reset >= 0, summed_before, 0)
     return since, since[-1].copy()

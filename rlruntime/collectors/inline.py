@@ -2,36 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from rlruntime.collectors.acting import make_chooser
-from rlruntime.collectors.episodes import EpisodeTracker, FinishedEpisodes
+from rlruntime.collectors.accounting import Accounts, apply_reward_transforms, update_statistics
+from rlruntime.collectors.acting import Chooser, RandomChooser, make_chooser, uniform_log_prob
+from rlruntime.collectors.episodes import FinishedEpisodes
+from rlruntime.collectors.protocol import CollectorStats
 from rlruntime.collectors.rollout import Rollout
 from rlruntime.envs.protocol import VectorEnv
 from rlruntime.policies.actor_critic import ActorCritic
 from rlruntime.policies.observations import flatten_time, map_observation
-from rlruntime.seeding import ENVIRONMENT, POLICY, stream_seed, stream_seeds
-from rlruntime.transforms.base import RolloutView, Transform
+from rlruntime.policies.policy import Policy
+from rlruntime.registry import register
+from rlruntime.seeding import ENVIRONMENT, POLICY, stream_seed
+from rlruntime.spec.training.collectors import InlineCollectorConfig
+from rlruntime.spec.training.env import EnvConfig
+from rlruntime.transforms.staging import make_transformed_env
 
 
+@register("collector", "Inline")
 class InlineCollector:
     """Fills rollouts of ``num_steps`` steps of every copy of ``env`` with the actions of ``policy``.
 
     The inner loop computes only what the next step needs, the action, and writes into preallocated tensors. Values
     come from one pass over the finished rollout where the policy is ``deferrable``, else step by step;
-    log-probabilities always come from the very parameters that the actions were drawn from.
+    log-probabilities always come from the very parameters that the actions were drawn from. See
+    `rlruntime.collectors.protocol.Collector` for what all collectors have.
 
     Args:
         env: stepped and, by `close`, closed by this collector.
         policy: acts; its weights and its transforms' statistics must not change while `collect` runs.
         num_steps: `T`.
         seed: of the job; the streams ``environment`` and ``policy`` are drawn from it.
+        random_frames: frames at the beginning whose actions are drawn uniformly, counted in whole rollouts.
+        rollout: to fill; one of its own by default.
+        first_copy: number of the first copy, for a part of a larger set.
 
     Attributes:
         num_frames: valid rows collected so far.
@@ -40,29 +50,71 @@ class InlineCollector:
         env_seconds, policy_seconds: time spent in environments and in choosing actions so far.
     """
 
-    def __init__(self, env: VectorEnv, policy: ActorCritic, *, num_steps: int, seed: int = 0) -> None:
+    Config = InlineCollectorConfig
+
+    def __init__(
+        self,
+        env: VectorEnv,
+        policy: Policy,
+        *,
+        num_steps: int,
+        seed: int = 0,
+        random_frames: int = 0,
+        rollout: Rollout | None = None,
+        first_copy: int = 0,
+    ) -> None:
         self.env, self.policy, self.seed = env, policy, seed
-        self.device = policy.actor_head.weight.device
-        self.rollout = Rollout(env.spaces, policy.distribution, num_steps, env.num_envs)
-        self.num_frames = 0
+        self.num_envs, self.num_steps, self.random_frames = env.num_envs, num_steps, random_frames
+        self.device = policy.device
+        self.policy_version = 1
         self.steps = 0
-        self.episodes = FinishedEpisodes(np.zeros(0), np.zeros(0, np.int64))
         self.env_seconds = self.policy_seconds = 0.0
+        self._first_copy = first_copy
+        self._accounts = Accounts(env.num_envs)
         self._generator = torch.Generator(device=self.device).manual_seed(stream_seed(seed, POLICY))
-        self._tracker = EpisodeTracker(env.num_envs)
-        self._slots = self.rollout.slots()
-        self._first_slot = self.rollout.first_slot()
-        self._action_arrays = list(self.rollout.action.numpy())
-        self._chooser = make_chooser(policy, self.rollout, self._generator)
+        self.use(Rollout(env.spaces, policy.distribution, num_steps, env.num_envs) if rollout is None else rollout)
+        self._previous = self.rollout
         self._has_observation = False
-        self._last_row = 0  # the row that holds the newest observation: 0 before the first rollout, then T
+        self._goes_on = False  # from the last observation of the previous rollout, not from the first of this one
+        self._is_paused = False
         self._learned_from = True
+
+    @classmethod
+    def from_config(
+        cls,
+        config: InlineCollectorConfig,
+        env: EnvConfig,
+        policy: Policy,
+        *,
+        num_steps: int,
+        seed: int,
+        random_frames: int = 0,
+    ) -> InlineCollector:
+        """Return the collector that a manifest describes; see `rlruntime.collectors.make.make_collector`."""
+        return cls(make_transformed_env(env), policy, num_steps=num_steps, seed=seed, random_frames=random_frames)
+
+    def use(self, rollout: Rollout) -> None:
+        """Fill ``rollout`` from now on; the one before stays as it is, and is gone on from."""
+        self.rollout = rollout
+        self._slots, self._first_slot = rollout.slots(), rollout.first_slot()
+        self._action_arrays = list(rollout.action.numpy())
+        self._chooser = make_chooser(self.policy, rollout, self._generator)
+        self._random_chooser: Chooser = RandomChooser(self.policy, rollout, self._generator)
+
+    @property
+    def num_frames(self) -> int:
+        """Valid rows collected so far."""
+        return self._accounts.num_frames
+
+    @property
+    def episodes(self) -> FinishedEpisodes:
+        """Those that ended in the last rollout."""
+        return self._accounts.episodes
 
     def reset(self) -> None:
         """Start new episodes in every copy, seeded from the stream ``environment``."""
-        self.env.reset(stream_seeds(self.seed, ENVIRONMENT, self.env.num_envs), self._first_slot)
-        self._tracker = EpisodeTracker(self.env.num_envs)
-        self._has_observation, self._last_row = True, 0
+        copies = range(self._first_copy, self._first_copy + self.num_envs)
+        self._begin_episodes([stream_seed(self.seed, ENVIRONMENT, copy) for copy in copies])
 
     def start(self) -> None:
         """Do what `reset` does, unless there are episodes already; `collect` does it by itself."""
@@ -75,18 +127,25 @@ class InlineCollector:
         Raises:
             EnvironmentFault: an environment failed.
         """
+        if self._is_paused:
+            raise RuntimeError("the collector is paused")
         rollout = self.rollout
         if self._has_observation:
-            if not self._learned_from:
-                self.update_transforms()
-            if self._last_row:
-                rollout.carry_over()
+            self.update_transforms()
+            if self._goes_on:
+                rollout.begin_after(self._previous)
         else:
             self.reset()
         with torch.no_grad():
-            self._fill(rollout)
-            self._complete(rollout)
-        self._learned_from, self._last_row = False, rollout.num_steps
+            if self._acts_at_random:
+                self._fill(rollout, self._random_chooser.start())
+                self._judge(rollout)
+                self._judge_random(rollout)
+            else:
+                self._fill(rollout, self._chooser.start())
+                self._judge(rollout)
+        self._account(rollout)
+        self._learned_from, self._goes_on, self._previous = False, True, rollout
         return rollout
 
     def rollouts(self, total_frames: int) -> Iterator[Rollout]:
@@ -101,42 +160,53 @@ class InlineCollector:
     def update_transforms(self) -> None:
         """Move the statistics of the policy's transforms by the last rollout. Call it once it has been learned from."""
         if not self._learned_from:
-            with torch.no_grad():
-                self._update_transforms()
+            update_statistics(self.policy, self.rollout)
         self._learned_from = True
 
-    def _update_transforms(self) -> None:
-        """Show each transform that has statistics what it saw in the rollout: what those before it made of it."""
-        rollout = self.rollout
-        view, pending = _view(rollout), []
-        moving = [number for number, part in enumerate(self.policy.transforms) if _has_statistics(part)]
-        for number, transform in enumerate(self.policy.transforms):
-            if number in moving:
-                pending.append((transform, view))
-            if any(later > number for later in moving):
-                rows = transform(map_observation(self._to_device, flatten_time(view.observation)))
-                view = view._replace(observation=map_observation(self._with_time, rows))
-        for transform, seen_by_it in pending:
-            transform.update(seen_by_it)  # type: ignore[operator]
+    def publish(self) -> int:
+        """Give the weights that have been learned the next version number and return it; they act at once."""
+        self.policy_version += 1
+        return self.policy_version
 
-    def _with_time(self, rows: Tensor) -> Tensor:
-        """Return rows ``[T * B, ...]`` as ``[T, B, ...]`` on the CPU."""
-        return rows.reshape(self.rollout.num_steps, self.rollout.num_envs, *rows.shape[1:]).cpu()
+    def pause(self) -> None:
+        """See `Collector.pause`."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """See `Collector.resume`."""
+        self._is_paused = False
 
     def close(self) -> None:
         """Close the environments."""
         self.env.close()
 
+    def stats(self) -> CollectorStats:
+        """See `Collector.stats`."""
+        return CollectorStats(
+            frames=self.num_frames,
+            steps=self.steps * self.num_envs,
+            policy_version=self.policy_version,
+            seconds={"env": self.env_seconds, "policy": self.policy_seconds},
+        )
+
+    def snapshot(self) -> list[bytes] | None:
+        """Return the state of every environment copy, or None where it can't be had."""
+        return self.env.snapshot()
+
+    def restore(self, snapshots: Sequence[bytes]) -> None:
+        """Put the environments into states that `snapshot` returned."""
+        self.env.restore(snapshots)
+
     def state_dict(self) -> dict[str, Any]:
         """Return all but the environments' own state: what a checkpoint needs to go on bit for bit."""
         self.update_transforms()
-        last, rollout = self._last_row, self.rollout
+        last, rollout = (-1, self._previous) if self._goes_on else (0, self.rollout)
         return {
             "observation": map_observation(lambda leaf: leaf[last].clone(), rollout.observation),
             "action_mask": None if rollout.action_mask is None else rollout.action_mask[last].clone(),
-            "num_frames": self.num_frames,
             "generator": self._generator.get_state(),
-            "episodes": self._tracker.state_dict(),
+            "policy_version": self.policy_version,
+            **self._accounts.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -145,7 +215,6 @@ class InlineCollector:
         The caller restores the environments, or calls `reset`.
         """
         rollout = self.rollout
-        self.num_frames = int(state["num_frames"])
         if isinstance(rollout.observation, dict):
             for key, leaf in rollout.observation.items():
                 leaf[0].copy_(state["observation"][key])
@@ -153,24 +222,34 @@ class InlineCollector:
             rollout.observation[0].copy_(state["observation"])
         if rollout.action_mask is not None:
             rollout.action_mask[0].copy_(state["action_mask"])
-        self._last_row = 0
         self._generator.set_state(state["generator"])
-        self._tracker.load_state_dict(state["episodes"])
+        self._accounts.load_state_dict(state)
+        self.policy_version = int(state.get("policy_version", 1))
+        self._goes_on = False
         self._has_observation = self._learned_from = True
 
     def restart_episodes(self, seeds: Sequence[int], state: dict[str, Any]) -> None:
         """Take over the counters and the generator of ``state``, and start new episodes with ``seeds``."""
-        self.num_frames = int(state["num_frames"])
+        self._accounts.load_counters(state)
+        self.policy_version = int(state.get("policy_version", 1))
         self._generator.set_state(state["generator"])
-        self.env.reset(seeds, self._first_slot)
-        self._tracker = EpisodeTracker(self.env.num_envs)
+        self._begin_episodes(seeds)
         for transform in self.policy.transforms:
             transform.restart_episodes()  # type: ignore[operator]
-        self._has_observation, self._last_row, self._learned_from = True, 0, True
+        self._learned_from = True
 
-    def _fill(self, rollout: Rollout) -> None:
+    @property
+    def _acts_at_random(self) -> bool:
+        return self.num_frames < self.random_frames
+
+    def _begin_episodes(self, seeds: Sequence[int]) -> None:
+        self.env.reset(seeds, self._first_slot)
+        self._accounts.restart()
+        self._has_observation, self._goes_on = True, False
+
+    def _fill(self, rollout: Rollout, choose: Callable[[int], None]) -> None:
         """Step every copy `T` times."""
-        choose, step_env, to_env = self._chooser.start(), self.env.step, self.policy.distribution.to_env
+        step_env, to_env = self.env.step, self.policy.distribution.to_env
         actions = self._action_arrays
         env_seconds, started = 0.0, perf_counter()
         for step, slot in enumerate(self._slots):
@@ -181,12 +260,20 @@ class InlineCollector:
             self.steps += 1
         self.env_seconds += env_seconds
         self.policy_seconds += perf_counter() - started - env_seconds
+        rollout.policy_version.fill_(self.policy_version)
 
-    def _complete(self, rollout: Rollout) -> None:
-        """Add what is computed over the whole rollout: log-probabilities, values, rewards, counts."""
+    def _judge(self, rollout: Rollout) -> None:
+        """Add what is learned from besides what happened: log-probabilities, values, rewards."""
+        self._evaluate(rollout)
+        apply_reward_transforms(self.policy, rollout)
+
+    def _evaluate(self, rollout: Rollout) -> None:
+        """Add log-probabilities, and the values that have not been written step by step."""
         mask = None if rollout.action_mask is None else rollout.action_mask[:-1]
         evaluation = self.policy.distribution.evaluate(rollout.params, rollout.action, mask)
         rollout.behaviour_log_prob.copy_(evaluation.log_prob)
+        if not isinstance(self.policy, ActorCritic):
+            return
         if self.policy.deferrable:
             flat = map_observation(self._to_device, flatten_time(rollout.observation))
             value = self.policy.values_in_chunks(flat, (rollout.num_steps + 1) * rollout.num_envs)
@@ -194,29 +281,15 @@ class InlineCollector:
         else:
             last = map_observation(lambda leaf: self._to_device(leaf[-1]), rollout.observation)
             rollout.value[-1].copy_(self.policy.values(last))
-        self.episodes = self._tracker.add(
-            rollout.env_reward.numpy(), rollout.terminated.numpy(), rollout.truncated.numpy(), rollout.valid.numpy()
-        )
-        rollout.num_valid = int(np.count_nonzero(rollout.valid.numpy()))
-        self.num_frames += rollout.num_valid
-        rollout.reward = rollout.env_reward
-        view = _view(rollout)
-        for transform in self.policy.transforms:
-            rollout.reward = transform.reward(view, rollout.reward)  # type: ignore[operator]
+
+    def _judge_random(self, rollout: Rollout) -> None:
+        """Put the log-probabilities of uniform actions in place of the policy's."""
+        mask = None if rollout.action_mask is None else rollout.action_mask[:-1]
+        rollout.behaviour_log_prob.copy_(uniform_log_prob(self.policy, rollout.action, mask))
+
+    def _account(self, rollout: Rollout) -> None:
+        """Count what was collected."""
+        self._accounts.add(rollout)
 
     def _to_device(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.device, non_blocking=False)
-
-
-def _has_statistics(transform: nn.Module) -> bool:
-    return isinstance(transform, Transform) and type(transform).update is not Transform.update
-
-
-def _view(rollout: Rollout) -> RolloutView:
-    return RolloutView(
-        observation=map_observation(lambda leaf: leaf[:-1], rollout.observation),
-        reward=rollout.env_reward,
-        terminated=rollout.terminated,
-        truncated=rollout.truncated,
-        valid=rollout.valid,
-    )

@@ -4,10 +4,14 @@ Autoreset is Gymnasium's NEXT_STEP. ``observation`` has `T + 1` rows, so that th
 ``observation[1:]``, which holds the true final observation of an episode that ended. The row after it is not
 ``valid``: its action was ignored, its reward is 0, and it stands for no decision. Frames, losses, statistics and
 rates leave it out.
+
+A column that was cut short holds fewer than `T` steps. The rows after them aren't ``valid`` either, and each of their
+observations is the last one there is, which the next rollout begins with.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,9 +25,15 @@ from rlruntime.policies.observations import ObservationTensor, map_observation
 if TYPE_CHECKING:
     from tensordict import TensorDict  # takes as long to import as torch: only where one is made
 
+Allocate = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
+"""Returns an array of zeros of a shape and a type."""
+
 
 class Rollout:
-    """One rollout in preallocated tensors on the CPU. The collector that owns it overwrites it with the next one.
+    """One rollout in preallocated tensors on the CPU. The collector that owns it overwrites it with a later one.
+
+    Args:
+        allocate: where its tensors lie; memory of their own by default.
 
     Attributes:
         observation: ``[T + 1, B, ...]`` as the environments gave it, or a flat dict of such.
@@ -35,28 +45,58 @@ class Rollout:
         action_mask: ``[T + 1, B, n]`` bool, or None.
         behaviour_log_prob: ``[T, B]`` of each action under the distribution that it was drawn from.
         value: ``[T + 1, B]`` at the time of collection.
+        is_init: ``[T, B]`` bool, whether a row is the first of its episode.
+        trajectory_id: ``[T, B]`` int64, the same in all rows of an episode and in no other, whatever collects it, and
+            -1 in rows that aren't valid.
+        policy_version: ``[T, B]`` int64, of the weights that chose the action.
+        num_filled: ``[B]`` int64, steps of each column: `T` where it wasn't cut short.
         num_valid: rows that are valid, as a number.
     """
 
-    def __init__(self, spaces: EnvSpaces, distribution: ActionDistribution, num_steps: int, num_envs: int) -> None:
+    def __init__(
+        self,
+        spaces: EnvSpaces,
+        distribution: ActionDistribution,
+        num_steps: int,
+        num_envs: int,
+        *,
+        allocate: Allocate = np.zeros,
+    ) -> None:
+        def zeros(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.from_numpy(allocate(shape, torch.zeros((), dtype=dtype).numpy().dtype))
+
         leading = (num_steps, num_envs)
-        self._observation_arrays = allocate_observation(spaces.observation, (num_steps + 1, num_envs))
+        self.num_steps, self.num_envs = leading
+        self._observation_arrays = allocate_observation(spaces.observation, (num_steps + 1, num_envs), allocate)
         self.observation: ObservationTensor = _as_tensors(self._observation_arrays)
-        self.action = torch.zeros((*leading, *distribution.action_shape), dtype=distribution.action_dtype)
-        self.params = torch.zeros((*leading, _num_complete_params(distribution)))
-        self.env_reward = torch.zeros(leading)
+        self.action = zeros((*leading, *distribution.action_shape), distribution.action_dtype)
+        self.params = zeros((*leading, _num_complete_params(distribution)))
+        self.env_reward = zeros(leading)
         self.reward = self.env_reward
-        self.terminated = torch.zeros(leading, dtype=torch.bool)
-        self.truncated = torch.zeros(leading, dtype=torch.bool)
-        self.valid = torch.zeros(leading, dtype=torch.bool)
+        self.terminated, self.truncated, self.valid = (zeros(leading, torch.bool) for _ in range(3))
         self.action_mask: Tensor | None = None
         if spaces.action_mask is not None:
-            mask_shape = (num_steps + 1, num_envs, spaces.action_mask_size)
-            self.action_mask = torch.ones(mask_shape, dtype=torch.bool)
-        self.behaviour_log_prob = torch.zeros(leading)
-        self.value = torch.zeros((num_steps + 1, num_envs))
+            self.action_mask = zeros((num_steps + 1, num_envs, spaces.action_mask_size), torch.bool).fill_(True)
+        self.behaviour_log_prob = zeros(leading)
+        self.value = zeros((num_steps + 1, num_envs))
+        self.is_init = zeros(leading, torch.bool)
+        self.trajectory_id = zeros(leading, torch.int64)
+        self.policy_version = zeros(leading, torch.int64)
+        self.num_filled = zeros((num_envs,), torch.int64).fill_(num_steps)
         self.num_valid = 0
-        self.num_steps, self.num_envs = leading
+
+    def columns(self, first: int, last: int) -> Rollout:
+        """Return the columns ``first .. last - 1`` as a rollout of views."""
+        part = object.__new__(Rollout)
+        part.num_steps, part.num_envs, part.num_valid = self.num_steps, last - first, 0
+        part.observation = map_observation(lambda leaf: leaf[:, first:last], self.observation)
+        part._observation_arrays = _as_arrays(part.observation)
+        for name in _TENSORS:
+            setattr(part, name, getattr(self, name)[:, first:last])
+        part.reward = part.env_reward if self.reward is self.env_reward else self.reward[:, first:last]
+        part.action_mask = None if self.action_mask is None else self.action_mask[:, first:last]
+        part.num_filled = self.num_filled[first:last]
+        return part
 
     def slots(self) -> list[StepSlot]:
         """Return where each of the `T` steps is written; the arrays are views into this rollout."""
@@ -87,18 +127,31 @@ class Rollout:
             action_mask=None if self.action_mask is None else self.action_mask.numpy()[0],
         )
 
-    def carry_over(self) -> None:
-        """Make the last observation and mask the first ones of the next rollout."""
-        map_observation(lambda leaf: leaf[0].copy_(leaf[-1]), self.observation)
-        if self.action_mask is not None:
-            self.action_mask[0].copy_(self.action_mask[-1])
+    def begin_after(self, other: Rollout) -> None:
+        """Make the last observation and mask of ``other``, which may be this rollout, the first ones of this one."""
+        sources, targets = _leaves(other), _leaves(self)
+        for source, target in zip(sources, targets, strict=True):
+            target[0].copy_(source[-1])
+
+    def begin_at(self, other: Rollout) -> None:
+        """Make the first observation and mask of ``other`` the first ones of this one."""
+        for source, target in zip(_leaves(other), _leaves(self), strict=True):
+            target[0].copy_(source[0])
+
+    def cut(self, num_filled: int) -> None:
+        """Say that only so many steps were taken, of every column."""
+        for leaf in _leaves(self):
+            leaf[num_filled + 1 :] = leaf[num_filled]
+        for tensor in (self.valid, self.terminated, self.truncated, self.env_reward):
+            tensor[num_filled:] = 0
+        self.num_filled.fill_(num_filled)
 
     def to_tensordict(self) -> TensorDict:
         """Return a TensorDict of batch size ``[T, B]`` with nested ``next``; its tensors are views.
 
         Keys: ``observation`` (nested for Dict spaces), ``action``, ``behaviour_log_prob``, ``value``, ``valid``,
-        ``action_mask`` where there is one, and ``next``: ``observation``, ``reward``, ``terminated``, ``truncated``,
-        ``done``.
+        ``is_init``, ``trajectory_id``, ``policy_version``, ``action_mask`` where there is one, and ``next``:
+        ``observation``, ``reward``, ``terminated``, ``truncated``, ``done``.
         """
         from tensordict import TensorDict
 
@@ -120,6 +173,9 @@ class Rollout:
                 "behaviour_log_prob": self.behaviour_log_prob,
                 "value": self.value[:-1],
                 "valid": self.valid,
+                "is_init": self.is_init,
+                "trajectory_id": self.trajectory_id,
+                "policy_version": self.policy_version,
                 "next": outcome,
             },
             size,
@@ -134,10 +190,46 @@ class Rollout:
         return batch_major
 
 
+_TENSORS = (
+    "action",
+    "params",
+    "env_reward",
+    "terminated",
+    "truncated",
+    "valid",
+    "behaviour_log_prob",
+    "value",
+    "is_init",
+    "trajectory_id",
+    "policy_version",
+)
+"""Attributes of the shape ``[T, B, ...]`` or ``[T + 1, B]``, which every rollout has."""
+
+
+def take_columns(source: Rollout, columns: Tensor, target: Rollout) -> None:
+    """Copy columns ``[b]`` of one rollout into another of `b`."""
+    pairs = [(getattr(source, name), getattr(target, name)) for name in _TENSORS]
+    pairs += zip(_leaves(source), _leaves(target), strict=True)
+    for tensor, taken in pairs:
+        torch.index_select(tensor, 1, columns, out=taken)
+    target.num_filled.copy_(source.num_filled[columns])
+
+
+def _leaves(rollout: Rollout) -> list[Tensor]:
+    """Return the tensors with a row more than there are steps, which say what was seen: observations and masks."""
+    observation = rollout.observation
+    leaves = list(observation.values()) if isinstance(observation, dict) else [observation]
+    return leaves if rollout.action_mask is None else [*leaves, rollout.action_mask]
+
+
 def _as_tensors(arrays: Observation) -> ObservationTensor:
     if isinstance(arrays, dict):
         return {key: torch.from_numpy(leaf) for key, leaf in arrays.items()}
     return torch.from_numpy(arrays)
+
+
+def _as_arrays(tensors: ObservationTensor) -> Observation:
+    return {key: leaf.numpy() for key, leaf in tensors.items()} if isinstance(tensors, dict) else tensors.numpy()
 
 
 def _step_view(arrays: Observation, step: int) -> Observation:

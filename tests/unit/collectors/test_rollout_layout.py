@@ -16,7 +16,8 @@ from rlruntime.collectors.episodes import EpisodeTracker
 from rlruntime.collectors.inline import InlineCollector
 from rlruntime.envs.make import make_vector_env
 from rlruntime.envs.protocol import EnvSpaces, StepSlot
-from rlruntime.policies.actor_critic import ActorCritic, build_policy
+from rlruntime.policies.actor_critic import ActorCritic
+from rlruntime.policies.build import build_policy
 from rlruntime.spec.training.component import Component
 from rlruntime.spec.training.env import EnvConfig
 
@@ -142,7 +143,8 @@ def test_a_tensordict_of_a_rollout_has_nested_next_and_shares_its_memory() -> No
     td = rollout.to_tensordict()
 
     assert td.batch_size == torch.Size([4, 2])
-    assert set(td.keys()) == {"observation", "action", "behaviour_log_prob", "value", "valid", "next"}
+    keys = {"observation", "action", "behaviour_log_prob", "value", "valid", "is_init", "trajectory_id", "policy_version"}
+    assert set(td.keys()) == {*keys, "next"}
     assert set(td["next"].keys()) == {"observation", "reward", "terminated", "truncated", "done"}
     assert td["observation"][..., 0].tolist() == [[10, 20], [11, 21], [12, 22], [30, 23]]
     assert td["next", "observation"][..., 0].tolist() == [[11, 21], [12, 22], [30, 23], [31, 40]]

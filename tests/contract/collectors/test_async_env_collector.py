@@ -1,0 +1,179 @@
+"""One policy for whichever environments are ready: columns, versions, counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from collector_envs import env_config, env_seed
+from torch import Tensor
+
+from rlruntime.collectors.async_envs import AsyncEnvCollector
+from rlruntime.collectors.rollout import Rollout
+from rlruntime.collectors.trajectories import pack_trajectories
+from rlruntime.envs.async_pool import AsyncEnvPool
+from rlruntime.policies.actor_critic import ActorCritic
+from rlruntime.policies.build import build_policy
+from rlruntime.spec.training.component import Component
+from rlruntime.spec.training.env import EnvConfig
+from rlruntime.spec.training.ppo import PPOConfig
+from rlruntime.trainers.algorithms.ppo import PPO
+
+MLP = Component(type="MLP", config={"hiddenSizes": [4]})
+NORMALISED = [Component(type="ObservationNorm"), Component(type="RewardNorm")]
+Make = Callable[..., AsyncEnvCollector]
+
+
+@pytest.fixture
+def make(_nothing_is_left: None) -> Iterator[Make]:
+    """Make collectors on threads; they are closed at the end."""
+    made: list[AsyncEnvCollector] = []
+
+    def make_one(config: EnvConfig, transforms: list[Component] | None = None, **arguments: int) -> AsyncEnvCollector:
+        pool = AsyncEnvPool(config, workers="Threads")
+        made.append(AsyncEnvCollector(pool, build_policy(pool.spaces, MLP, transforms or ()), **arguments))
+        return made[-1]
+
+    yield make_one
+    for collector in made:
+        collector.close()
+    made.clear()
+
+
+def counts(rollout: Rollout, column: int) -> list[float]:
+    assert isinstance(rollout.observation, Tensor)
+    return rollout.observation[:, column, 0].tolist()
+
+
+def test_columns_follow_each_other_in_each_environment_and_hold_next_step_rows(make: Make) -> None:
+    collector = make(env_config(num_envs=3, length=3), num_steps=5, columns=2)
+    by_copy: dict[int, list[float]] = {0: [], 1: [], 2: []}
+    valid: dict[int, list[bool]] = {0: [], 1: [], 2: []}
+    ids: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    frames = 0
+    for _ in range(9):
+        rollout = collector.collect()
+        assert (rollout.num_steps, rollout.num_envs) == (5, 2)
+        frames += int(rollout.valid.sum())
+        assert rollout.num_valid == int(rollout.valid.sum())
+        for column, copy in enumerate(collector.rollout_copies.tolist()):
+            if by_copy[copy]:  # the first observation is the last one of the column before
+                assert counts(rollout, column)[0] == by_copy[copy][-1]
+                by_copy[copy].pop()
+            by_copy[copy] += counts(rollout, column)
+            valid[copy] += rollout.valid[:, column].tolist()
+            ids[copy] += rollout.trajectory_id[:, column].tolist()
+            assert isinstance(rollout.observation, Tensor)
+            assert set(rollout.observation[:, column, 1].tolist()) == {float(np.float32(env_seed(copy)))}
+    assert collector.num_frames == frames
+    for copy in range(3):
+        steps = len(valid[copy])
+        assert by_copy[copy] == ([0.0, 1.0, 2.0, 3.0] * steps)[: steps + 1]  # 3 is the true final observation
+        assert valid[copy] == ([True, True, True, False] * steps)[:steps]
+        episodes = [copy + 3 * episode for episode in range(steps) for _ in range(3)]
+        assert [number for number in ids[copy] if number >= 0] == episodes[: sum(valid[copy])]
+
+
+def test_episodes_are_those_of_the_rollout(make: Make) -> None:
+    collector = make(env_config(num_envs=2, length=3), num_steps=8)
+    for _ in range(3):
+        rollout = collector.collect()
+        ended = int((rollout.terminated & rollout.valid).sum())
+        assert collector.episodes.returns.tolist() == [6.0] * ended
+        assert collector.episodes.lengths.tolist() == [3] * ended
+
+
+def test_a_slow_environment_gets_fewer_columns_and_holds_up_no_other(make: Make, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    config = env_config("collector_envs:GatedEnv", 3, gate=str(gate), seed=env_seed(1))
+    collector = make(config, num_steps=4, columns=4)
+    seen: list[int] = []
+    for _ in range(3):
+        rollout = collector.collect()
+        seen += collector.rollout_copies.tolist()
+        packed = pack_trajectories(rollout)
+        assert packed.ids.tolist() == [0, 2]  # two columns of one environment make one trajectory
+        assert packed.lengths.tolist() == [8, 8]
+    assert sorted(seen) == [0] * 6 + [2] * 6
+    gate.touch()
+
+
+def test_ppo_finds_a_ratio_of_one_and_the_values_of_the_weights_that_acted(make: Make) -> None:
+    collector = make(env_config("toy_envs:RandomWalkEnv", 4), NORMALISED, num_steps=16)
+    policy = collector.policy
+    assert isinstance(policy, ActorCritic)
+    algorithm = PPO(PPOConfig(num_steps=16, minibatch_size=32, learning_rate=1e-2), policy)
+    for _ in range(3):
+        rollout = collector.collect()
+        # Columns may have begun before the last update: those rows are another policy's.
+        newest = rollout.policy_version == collector.policy_version
+        assert newest.any()
+        assert isinstance(rollout.observation, Tensor)
+        with torch.no_grad():
+            params, value = policy.params_and_values(rollout.observation[:-1].flatten(0, 1))
+            log_prob = policy.distribution.evaluate(params, rollout.action.flatten(), None).log_prob
+        is_new = (newest & rollout.valid).flatten()
+        torch.testing.assert_close(log_prob[is_new], rollout.behaviour_log_prob.flatten()[is_new], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(value[is_new], rollout.value[:-1].flatten()[is_new], rtol=1e-5, atol=1e-5)
+        metrics = algorithm.update(rollout)
+        assert np.isfinite(metrics["loss/policy"])
+        collector.update_transforms()
+        collector.publish()
+
+
+def test_every_step_bears_the_version_that_chose_it(make: Make) -> None:
+    collector = make(env_config(num_envs=2, length=1000), num_steps=4)
+    versions: dict[int, list[int]] = {0: [], 1: []}
+    for number in range(4):
+        rollout = collector.collect()
+        for column, copy in enumerate(collector.rollout_copies.tolist()):
+            versions[copy] += rollout.policy_version[:, column].tolist()
+        assert collector.staleness == collector.policy_version - int(rollout.policy_version.min())
+        assert collector.publish() == number + 2
+    for seen in versions.values():
+        assert seen == sorted(seen)
+    assert versions[0][0] == 1
+    assert max(versions[0] + versions[1]) == 4
+
+
+def test_random_frames_are_uniform_with_their_log_probability(make: Make) -> None:
+    collector = make(env_config(num_envs=2, length=1000), num_steps=100, random_frames=1)
+    rollout = collector.collect()
+    torch.testing.assert_close(rollout.behaviour_log_prob[:99], torch.full((99, 2), float(np.log(0.5))))
+    assert 0.3 < float(rollout.action.float().mean()) < 0.7
+    assert collector.num_frames == 200
+
+
+def test_nothing_is_stepped_in_a_pause_and_nothing_is_lost_by_it(make: Make) -> None:
+    collector = make(env_config(num_envs=2, length=1000), num_steps=5)
+    last: dict[int, float] = {}
+    for _ in range(4):
+        rollout = collector.collect()
+        for column, copy in enumerate(collector.rollout_copies.tolist()):
+            seen = counts(rollout, column)
+            assert seen == [seen[0] + step for step in range(6)]
+            assert seen[0] == last.get(copy, 0.0)
+            last[copy] = seen[-1]
+        collector.pause()
+        collector.pause()
+        assert collector.pool.num_pending == 0
+        with pytest.raises(RuntimeError, match="paused"):
+            collector.collect()
+        collector.resume()
+
+
+def test_restarted_episodes_keep_counters_and_take_new_seeds(make: Make) -> None:
+    collector = make(env_config(num_envs=2, length=3), num_steps=4)
+    collector.collect()
+    state = collector.state_dict()
+    frames = collector.num_frames
+    collector.restart_episodes([11, 12], state)
+    rollout = collector.collect()
+    assert isinstance(rollout.observation, Tensor)
+    assert set(rollout.observation[:, :, 1].flatten().tolist()) <= {11.0, 12.0}
+    assert counts(rollout, 0)[0] == 0.0
+    assert collector.num_frames == frames + rollout.num_valid
+    assert int(rollout.trajectory_id.max()) >= 2
