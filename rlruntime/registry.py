@@ -22,7 +22,17 @@ ENTRY_POINT_GROUP = "rljob.components"
 
 BUILTIN_MODULES: dict[str, tuple[str, ...]] = {
     "network": ("rlruntime.policies.networks",),
-    "transform": ("rlruntime.transforms.normalization",),
+    "transform": ("rlruntime.transforms.builtin",),
+    "storage": ("rlruntime.storages.storage", "rlruntime.storages.mapped", "rlruntime.storages.lists"),
+    "writer": ("rlruntime.storages.writers",),
+    "sampler": (
+        "rlruntime.storages.samplers",
+        "rlruntime.storages.prioritized",
+        "rlruntime.storages.slices",
+        "rlruntime.storages.prioritized_slices",
+        "rlruntime.storages.staleness",
+        "rlruntime.storages.groups",
+    ),
     "logger": ("rlruntime.trainers.loggers",),
 }
 """Modules that register the built-in parts of a kind on import; they are imported on the first look-up of that kind."""

@@ -46,6 +46,10 @@ class PhaseTimers:
             phase = self._phases[name] = Phase()
         return phase
 
+    def within(self, name: str) -> PhaseTimers:
+        """Return timers whose phases are parts of the phase ``name``: ``loss`` of them is ``<name>/loss`` of these."""
+        return _PartTimers(self, name)
+
     def add(self, name: str, seconds: float) -> None:
         """Add ``seconds`` that were measured elsewhere."""
         self(name).elapsed_ns += round(seconds * 1e9)
@@ -65,3 +69,16 @@ class PhaseTimers:
     def totals(self) -> dict[str, float]:
         """Return the seconds of every phase since the start."""
         return {name: phase.elapsed_ns * 1e-9 for name, phase in self._phases.items()}
+
+
+class _PartTimers(PhaseTimers):
+    """Phases within a phase of other timers."""
+
+    __slots__ = ("_prefix", "_whole")
+
+    def __init__(self, whole: PhaseTimers, name: str) -> None:
+        self._whole, self._prefix = whole, f"{name}/"
+        super().__init__()
+
+    def __call__(self, name: str) -> Phase:
+        return self._whole(self._prefix + name)

@@ -71,7 +71,17 @@ RULES: dict[str, tuple[Rule, ...]] = {
         ),
     ),
     "spec.training": (
-        Rule("self.algorithm == 'PPO' || !has(self.ppo)", "the section ppo belongs to algorithm PPO"),
+        *(
+            Rule(
+                f"self.algorithm == '{name}' || !has(self.{name.lower()})",
+                f"the section {name.lower()} belongs to algorithm {name}",
+            )
+            for name in ("PPO", "SAC", "TD3", "DQN")
+        ),
+        Rule(
+            "!has(self.replay) || self.algorithm in ['SAC', 'TD3', 'DQN']",
+            "replay belongs to the algorithms SAC, TD3 and DQN",
+        ),
         Rule(
             "(self.algorithm == 'Custom') == has(self.custom)",
             "algorithm Custom, and no other, needs the section custom",

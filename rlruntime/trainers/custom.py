@@ -8,7 +8,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from rlruntime.envs.make import make_vector_env
 from rlruntime.envs.protocol import VectorEnv
 from rlruntime.errors import CheckpointError, ConfigError, RLJobError, one_line
 from rlruntime.registry import import_object
@@ -19,6 +18,7 @@ from rlruntime.trainers.loggers import JsonLinesLogger
 from rlruntime.trainers.observer import Observer
 from rlruntime.trainers.progress import Progress
 from rlruntime.trainers.run_folder import RunFolder
+from rlruntime.transforms.staging import make_transformed_env
 
 _WRITABLE_AGE_S = 1.0
 _ENTRYPOINT_FIELD = "spec.training.custom.entrypoint"
@@ -60,7 +60,7 @@ class CustomContext:
 
     def make_env(self) -> VectorEnv:
         """Return the environment of the manifest; the function closes it."""
-        return make_vector_env(self.training.env)
+        return make_transformed_env(self.training.env)
 
     def log(self, record: Mapping[str, float | int | str]) -> None:
         """Add a record to the metrics. ``frames`` and ``iteration`` in it are the run's progress."""

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from rlruntime.envs.make import make_vector_env, resolve_backend
+from rlruntime.envs.make import resolve_backend
 from rlruntime.envs.protocol import VectorEnv, allocate_slot
 from rlruntime.errors import EnvironmentFault
 from rlruntime.policies.observations import ObservationTensor
 from rlruntime.policies.policy import Policy
 from rlruntime.spec.training.env import EnvConfig
+from rlruntime.transforms.staging import make_transformed_env
 
 MAX_COPIES = 32
 MAX_EPISODE_STEPS = 1_000_000
@@ -106,7 +107,8 @@ class Evaluator:
     def _environment(self) -> VectorEnv:
         if self._env is None:
             backend = _backend(self.config)
-            self._env = make_vector_env(self.config, num_envs=min(self.episodes, MAX_COPIES), backend=backend)
+            copies = min(self.episodes, MAX_COPIES)
+            self._env = make_transformed_env(self.config, num_envs=copies, backend=backend, evaluation=True)
         return self._env
 
 

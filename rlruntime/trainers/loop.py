@@ -1,7 +1,7 @@
 """The training loop: collect, learn, evaluate, save, until there is a reason to stop.
 
 What an iteration is, the method says (`rlruntime.trainers.methods`): on policy, one rollout and the update from it; off
-policy, a number of frames and the updates that go with them. Between iterations lies a boundary: there the whole state is
+policy, some frames and the updates that go with them. Between iterations lies a boundary: there the whole state is
 consistent, evaluations run (they change nothing of it), checkpoints are written, and a copy of the state is kept in
 memory. A signal is answered at the next boundary or in the middle of an evaluation. Where an iteration takes longer
 than the grace period, the copy of a recent boundary is what is saved; a resumed run does that iteration again, with
@@ -19,11 +19,9 @@ from typing import Any
 
 import torch
 
-from rlruntime.envs.make import make_vector_env
 from rlruntime.errors import RLJobError
 from rlruntime.metrics.timers import PhaseTimers
 from rlruntime.policies.artifact import POLICY_FILE, save_policy
-from rlruntime.policies.build import build_policy
 from rlruntime.policies.products import make_products
 from rlruntime.registry import build
 from rlruntime.seeding import CONFIRMATION, EVALUATION, FINAL_EVALUATION, stream_seed, stream_seeds
@@ -39,7 +37,7 @@ from rlruntime.trainers.checkpoint import (
 )
 from rlruntime.trainers.evaluation import EvaluationResult, EvaluationStopped, Evaluator
 from rlruntime.trainers.loggers import JsonLinesLogger, Logger, LoggerContext, Loggers
-from rlruntime.trainers.methods.make import POLICY_KINDS, make_method
+from rlruntime.trainers.methods.make import make_method, make_policy
 from rlruntime.trainers.methods.method import Hooks
 from rlruntime.trainers.observer import Observer, Record
 from rlruntime.trainers.progress import Progress, first_due, next_due
@@ -54,6 +52,7 @@ from rlruntime.trainers.setup import (
     resolve_num_threads,
     restores_environments,
 )
+from rlruntime.transforms.staging import make_transformed_env
 
 _WRITABLE_AGE_S = 1.0  # seconds after which the loop looks anew whether it may still write
 _SNAPSHOT_SHARE = 0.01  # of the time may go into the copies that signals fall back to
@@ -112,16 +111,9 @@ class Trainer:
             build("callback", part, field=f"spec.training.callbacks[{number}]")
             for number, part in enumerate(training.callbacks)
         )
-        env = make_vector_env(training.env)
+        env = make_transformed_env(training.env)
         try:
-            policy = build_policy(
-                env.spaces,
-                training.network,
-                training.env.transforms,
-                seed=training.seed,
-                kind=POLICY_KINDS[training.algorithm],
-                dueling=training.dqn is not None and training.dqn.dueling,
-            )
+            policy = make_policy(training, env.spaces)
             self.device = resolve_device(training.device, policy)
             self.num_threads = resolve_num_threads(training.num_threads, policy)
             self.policy = policy.to(self.device)
@@ -352,7 +344,8 @@ class Trainer:
 
     def _take_snapshot(self) -> _Snapshot:
         started = perf_counter()
-        state, resume_class = self.state.capture(copy=self.method.state_bytes <= _MAX_COPY_BYTES)
+        with self._write_lock:  # another thread may be writing the last copy, parts of which are used again
+            state, resume_class = self.state.capture(copy=self.method.state_bytes <= _MAX_COPY_BYTES)
         info = CheckpointInfo(
             frames=self.progress.frames,
             iteration=self.progress.iteration,

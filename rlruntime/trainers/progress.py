@@ -25,6 +25,7 @@ class Progress:
         checkpoints: checkpoints written.
         next_evaluation, next_checkpoint: frames at which the next is due; None for never.
         best_reward: best mean of an evaluation; None before the first.
+        without_better: evaluations since the best one.
         last_reward: mean of the last evaluation.
         stop_goal: the reward to stop at that was reached, if it was.
         stop_reason, stop_message: why the run is to end before its last frame; empty while it isn't.
@@ -40,6 +41,7 @@ class Progress:
     next_evaluation: int | None = None
     next_checkpoint: int | None = None
     best_reward: float | None = None
+    without_better: int = 0
     last_reward: float | None = None
     stop_goal: float | None = None
     stop_reason: str = ""
@@ -66,7 +68,10 @@ class Progress:
         """Count an evaluation."""
         self.evaluations += 1
         self.last_reward = mean
-        self.best_reward = mean if self.best_reward is None else max(self.best_reward, mean)
+        if self.best_reward is None or mean > self.best_reward:
+            self.best_reward, self.without_better = mean, 0
+        else:
+            self.without_better += 1
 
     def forget_reward_reached(self) -> None:
         """Go on although a reward to stop at was reached: it is another one now."""
@@ -85,7 +90,7 @@ class Progress:
         for item in fields(self):
             if item.name in ("recent_returns", "recent_lengths"):
                 setattr(self, item.name, deque(state[item.name], maxlen=_RECENT_EPISODES))
-            else:
+            elif item.name in state:  # an older state lacks a counter that came later
                 setattr(self, item.name, state[item.name])
 
 

@@ -85,7 +85,8 @@ def fingerprint(device: torch.device, num_threads: int, training: TrainingSpec, 
     env = training.env
     described = env.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=_NOT_THE_ENVIRONMENT)
     section = training.section
-    assert section is not None and not isinstance(section, CustomConfig)
+    assert section is not None
+    assert not isinstance(section, CustomConfig)
     settings = section.model_dump(mode="json", by_alias=True)
     replay = {} if training.replay is None else training.replay.model_dump(mode="json", by_alias=True)
     return {

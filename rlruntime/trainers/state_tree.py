@@ -183,7 +183,9 @@ class _Parts:
 
     def _encode_numpy(self, node: np.ndarray | np.generic, path: str) -> Any:
         kind = "$array" if isinstance(node, np.ndarray) else "$scalar"
-        array = np.array(node, order="C", copy=True)
+        array = np.asarray(node, order="C")
+        if not array.flags.writeable:
+            array = array.copy()  # torch takes no memory that can't be written
         if array.dtype.hasobject:
             raise TypeError(f"{path or 'state'}: a checkpoint can't hold a NumPy array of objects")
         if array.dtype.isnative and array.dtype.char in _NUMPY_NATIVE:
@@ -282,7 +284,7 @@ class _Decoder:
         dtype = np.dtype(node["dtype"])
         if "shape" in node:
             return np.frombuffer(tensor.numpy().tobytes(), dtype).reshape(node["shape"]).copy()
-        return tensor.numpy().astype(dtype, copy=True)
+        return tensor.numpy().astype(dtype, copy=False)
 
     def _bytes(self, node: Mapping[str, Any]) -> bytes | None:
         if self._blobs is None:

@@ -41,6 +41,38 @@ def small_job(**training: Any) -> RLJob:
     return parse_manifest(small_document(**training), "test")
 
 
+OFF_POLICY_ENVS = {"SAC": "Pendulum-v1", "TD3": "Pendulum-v1", "DQN": "CartPole-v1"}
+
+
+def off_policy_job(algorithm: str, **training: Any) -> RLJob:
+    """Return a manifest of 240 frames in 2 copies, of which 40 are random; ``training`` takes the place of its fields,
+    and ``env`` and the algorithm's section of theirs.
+    """
+    section = algorithm.lower()
+    env = {"id": OFF_POLICY_ENVS[algorithm], "numEnvs": 2, "maxEpisodeSteps": 30, **training.pop("env", {})}
+    settings = {"randomFrames": 40, "iterationFrames": 40, **training.pop(section, {})}
+    document = small_document(
+        **{
+            "algorithm": algorithm,
+            "totalFrames": 240,
+            "env": env,
+            section: settings,
+            "network": {"type": "MLP", "config": {"hiddenSizes": [16, 16], "activation": "ReLU"}},
+            "replay": {"batchSize": 16},
+            "evaluation": {"everyFrames": 100, "episodes": 2},
+            "checkpoint": {"everyFrames": 100},
+            **training,
+        }
+    )
+    del document["spec"]["training"]["ppo"]
+    return parse_manifest(document, "test")
+
+
+def off_policy_trainer(algorithm: str, **training: Any) -> Any:
+    """Return a trainer of `off_policy_job` that hasn't run; its ``method`` is an `OffPolicy`."""
+    return built_trainer(off_policy_job(algorithm, **training))
+
+
 def run_job(job: RLJob, path: Path, *, resume: bool = False, stop_after: int | None = None) -> dict[str, Any]:
     """Train into ``path`` and return the result.
 

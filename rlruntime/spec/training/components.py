@@ -15,14 +15,47 @@ from rlruntime.spec.problems import Locate, ManifestError, Path, model_error, no
 from rlruntime.spec.training.component import Component
 from rlruntime.spec.training.loggers import MLflowConfig, TensorBoardConfig, WandBConfig
 from rlruntime.spec.training.network import CNNConfig, MLPConfig
+from rlruntime.spec.training.storages import (
+    ConsumingSamplerConfig,
+    ImmutableWriterConfig,
+    ListStorageConfig,
+    MaxValueWriterConfig,
+    MemoryMappedStorageConfig,
+    PrioritizedSamplerConfig,
+    PrioritizedSliceSamplerConfig,
+    PromptGroupSamplerConfig,
+    RoundRobinWriterConfig,
+    SharedTensorStorageConfig,
+    SliceSamplerConfig,
+    SliceWithoutReplacementSamplerConfig,
+    StalenessBoundedSamplerConfig,
+    TensorStorageConfig,
+    UniformSamplerConfig,
+    WithoutReplacementSamplerConfig,
+)
 from rlruntime.spec.training.training import TrainingSpec
-from rlruntime.spec.training.transforms import ObservationNormConfig, RewardNormConfig
+from rlruntime.spec.training.transforms import TRANSFORM_CONFIGS
 
 BUILTIN_CONFIGS: dict[tuple[str, str], type[SpecModel]] = {
     ("network", "MLP"): MLPConfig,
     ("network", "CNN"): CNNConfig,
-    ("transform", "ObservationNorm"): ObservationNormConfig,
-    ("transform", "RewardNorm"): RewardNormConfig,
+    **{("transform", name): model for name, model in TRANSFORM_CONFIGS.items()},
+    ("storage", "Tensor"): TensorStorageConfig,
+    ("storage", "SharedTensor"): SharedTensorStorageConfig,
+    ("storage", "MemoryMapped"): MemoryMappedStorageConfig,
+    ("storage", "List"): ListStorageConfig,
+    ("writer", "RoundRobin"): RoundRobinWriterConfig,
+    ("writer", "MaxValue"): MaxValueWriterConfig,
+    ("writer", "Immutable"): ImmutableWriterConfig,
+    ("sampler", "Uniform"): UniformSamplerConfig,
+    ("sampler", "WithoutReplacement"): WithoutReplacementSamplerConfig,
+    ("sampler", "Prioritized"): PrioritizedSamplerConfig,
+    ("sampler", "StalenessBounded"): StalenessBoundedSamplerConfig,
+    ("sampler", "Slice"): SliceSamplerConfig,
+    ("sampler", "SliceWithoutReplacement"): SliceWithoutReplacementSamplerConfig,
+    ("sampler", "PrioritizedSlice"): PrioritizedSliceSamplerConfig,
+    ("sampler", "PromptGroup"): PromptGroupSamplerConfig,
+    ("sampler", "Consuming"): ConsumingSamplerConfig,
     ("logger", "TensorBoard"): TensorBoardConfig,
     ("logger", "WandB"): WandBConfig,
     ("logger", "MLflow"): MLflowConfig,
@@ -59,6 +92,9 @@ def components_of(training: TrainingSpec) -> Iterator[tuple[str, Component, Path
     """Yield kind, component and path in the manifest of every part with a registry. Wrappers are Gymnasium's own."""
     root = ("spec", "training")
     yield "network", training.network, (*root, "network")
+    if training.replay is not None:
+        for kind in ("storage", "sampler", "writer"):
+            yield kind, getattr(training.replay, kind), (*root, "replay", kind)
     lists: tuple[tuple[str, tuple[Component, ...], Path], ...] = (
         ("transform", training.env.transforms, (*root, "env", "transforms")),
         ("callback", training.callbacks, (*root, "callbacks")),

@@ -46,3 +46,8 @@ class PPOConfig(SpecModel):
     """Approximate KL divergence in nats at which the epochs of a rollout end early. Unset: they never do."""
     adam_epsilon: PositiveFloat = 1e-5
     """Epsilon of Adam."""
+
+    @property
+    def follows_progress(self) -> bool:
+        """Whether anything depends on the share of `totalFrames` that lies behind."""
+        return {self.schedule, self.clip_schedule, self.entropy_schedule} != {"Constant"}

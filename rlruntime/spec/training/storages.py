@@ -160,8 +160,8 @@ class NStepConfig(TrajectoryConfig):
 
     steps: PositiveInt
     """Most rewards that are summed; fewer where the trajectory, or what is held of it, ends before."""
-    gamma: Fraction
-    """Discount per step."""
+    gamma: Fraction | None = None
+    """Discount per step. Unset: the algorithm's own."""
     reward_key: Key = "next.reward"
     """Column of the rewards."""
     outcome_keys: Keys = Field(default=("next.",), min_length=1, max_length=32)

@@ -8,8 +8,12 @@ from pydantic import Field, model_validator
 
 from rlruntime.spec.base import MAX_INT, AsTuple, PositiveInt, SpecModel, Whole, matching, refusal
 from rlruntime.spec.training.component import Component
+from rlruntime.spec.training.dqn import DQNConfig
 from rlruntime.spec.training.env import EnvConfig, ImportPath
 from rlruntime.spec.training.ppo import PPOConfig
+from rlruntime.spec.training.sac import SACConfig
+from rlruntime.spec.training.storages import ReplayBufferConfig
+from rlruntime.spec.training.td3 import TD3Config
 
 Device = Annotated[
     str, *matching(r"^(Auto|cpu|cuda|cuda:[0-9]{1,3}|mps)$", "one of Auto, cpu, cuda, cuda:N and mps", max_length=16)
@@ -27,6 +31,8 @@ class EvaluationConfig(SpecModel):
     """Whether the most probable action is taken instead of a sampled one."""
     stop_at_reward: float | None = None
     """Mean episode reward at which training ends early, once a second evaluation on fresh seeds confirms it."""
+    patience: PositiveInt | None = None
+    """Evaluations in a row without a better mean reward after which training ends early. Unset: it doesn't."""
 
 
 class CheckpointConfig(SpecModel):
@@ -51,10 +57,26 @@ class CustomConfig(SpecModel):
     """Handed to the function as it is."""
 
 
+Algorithm = Literal["PPO", "SAC", "TD3", "DQN", "Custom"]
+AlgorithmConfig = PPOConfig | SACConfig | TD3Config | DQNConfig | CustomConfig
+
+SECTIONS: dict[str, type[SpecModel]] = {
+    "PPO": PPOConfig,
+    "SAC": SACConfig,
+    "TD3": TD3Config,
+    "DQN": DQNConfig,
+    "Custom": CustomConfig,
+}
+"""The model of each algorithm's section, which has the algorithm's name in lower case."""
+
+OFF_POLICY = ("SAC", "TD3", "DQN")
+"""Algorithms that learn from a replay buffer."""
+
+
 class TrainingSpec(SpecModel):
     """What to run: the algorithm, the environment, the network, and when to evaluate, to save and to stop."""
 
-    algorithm: Literal["PPO", "Custom"]
+    algorithm: Algorithm
     """What learns. The section of the same name holds its settings."""
     seed: Annotated[int, Field(ge=0, le=MAX_INT), Whole] = 0
     """The one seed that all randomness is derived from; at most 2^53 - 1, which JSON holds exactly."""
@@ -67,9 +89,19 @@ class TrainingSpec(SpecModel):
     env: EnvConfig
     """The environment."""
     network: Component = Component(type="MLP")
-    """The network between observations and the heads of policy and value: `MLP`, `CNN`, or your own."""
+    """The network between observations and the heads of policy and values: `MLP`, `CNN`, or your own. Layers and
+    activation of `MLP` are by default those of the papers: two of 64 and `Tanh` for PPO, two of 256 and `ReLU` for SAC,
+    TD3 and DQN."""
     ppo: PPOConfig | None = None
     """Settings of `algorithm: PPO`. Unset: their defaults."""
+    sac: SACConfig | None = None
+    """Settings of `algorithm: SAC`. Unset: their defaults."""
+    td3: TD3Config | None = None
+    """Settings of `algorithm: TD3`. Unset: their defaults."""
+    dqn: DQNConfig | None = None
+    """Settings of `algorithm: DQN`. Unset: their defaults."""
+    replay: ReplayBufferConfig | None = None
+    """What SAC, TD3 and DQN learn from. Unset: the last million rows in memory, drawn uniformly."""
     custom: CustomConfig | None = None
     """Settings of `algorithm: Custom`, which needs them."""
     evaluation: EvaluationConfig = EvaluationConfig()
@@ -89,11 +121,24 @@ class TrainingSpec(SpecModel):
                 "custom",
                 remedy="add custom: {entrypoint: package.module:function}",
             )
-        for section, algorithm in (("ppo", "PPO"), ("custom", "Custom")):
+        for algorithm in SECTIONS:
+            section = algorithm.lower()
             if getattr(self, section) is not None and self.algorithm != algorithm:
                 raise refusal(
                     f"this section belongs to algorithm {algorithm}, not to {self.algorithm}",
                     section,
                     remedy=f"remove it, or set algorithm: {algorithm}",
                 )
+        if self.replay is not None and self.algorithm not in OFF_POLICY:
+            raise refusal(
+                f"algorithm {self.algorithm} has no replay buffer",
+                "replay",
+                remedy=f"remove it, or set algorithm to one of {', '.join(OFF_POLICY)}",
+            )
         return self
+
+    @property
+    def section(self) -> AlgorithmConfig | None:
+        """The algorithm's own section; None where the manifest leaves it to the defaults."""
+        found: AlgorithmConfig | None = getattr(self, self.algorithm.lower())
+        return found

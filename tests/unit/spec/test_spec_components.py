@@ -48,7 +48,7 @@ def _training(env: dict[str, Any] | None = None, **fields: Any) -> TrainingSpec:
         (
             {"env": {"transforms": [{"type": "observationnorm"}]}},
             "spec.training.env.transforms[0].type: there is no transform of this name (got 'observationnorm');"
-            " did you mean 'ObservationNorm'?",
+            " did you mean 'ObservationNorm' or 'FlattenObservation'?",
         ),
         (
             {"loggers": [{"type": "Zzz"}]},

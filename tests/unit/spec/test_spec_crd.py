@@ -143,7 +143,7 @@ def test_optional_union_members_have_no_default_and_roles_have_theirs_in_full() 
 
 def test_null_is_kept_only_where_it_means_something_else_than_the_default() -> None:
     nullable = [path for path, schema in _all() if schema.get("nullable")]
-    assert nullable == ["spec.training.ppo.maxGradNorm"]
+    assert nullable == ["spec.training.ppo.maxGradNorm", "spec.training.dqn.maxGradNorm"]
     assert dict(_all())["spec.training.ppo.maxGradNorm"]["default"] == 0.5
 
 

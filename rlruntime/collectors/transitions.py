@@ -1,0 +1,53 @@
+"""Transitions for replay: steps of environments, without what only on-policy learning needs."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from rlruntime.collectors.accounting import apply_reward_transforms
+from rlruntime.collectors.inline import InlineCollector
+from rlruntime.collectors.rollout import Rollout
+from rlruntime.policies.observations import ObservationTensor
+
+
+class TransitionCollector(InlineCollector):
+    """Fills short rollouts whose rows go into a replay buffer: no log-probabilities and no values are computed.
+
+    Parameters of the policy may change between two calls of `collect`.
+    """
+
+    def _judge(self, rollout: Rollout) -> None:
+        """Move the statistics of rewards; replay learns from what happened alone."""
+        apply_reward_transforms(self.policy, rollout)
+
+
+def transitions(rollout: Rollout) -> dict[str, Tensor]:
+    """Return the valid rows of a rollout ``[T, B]`` as columns ``[n, ...]``, time first.
+
+    Each row carries its own next observation, and the reward that the environment gave. Columns: ``observation``
+    (``observation.<key>`` of Dict spaces), ``action``, ``next.observation``, ``next.reward``, ``next.terminated``,
+    ``next.truncated``, and ``action_mask`` and ``next.action_mask`` where the environment has masks. Where every row is
+    valid they are views of the rollout.
+    """
+    columns: dict[str, Tensor] = {}
+    _add_observation(columns, "observation", rollout.observation, slice(None, -1))
+    columns["action"] = rollout.action
+    _add_observation(columns, "next.observation", rollout.observation, slice(1, None))
+    columns["next.reward"] = rollout.env_reward
+    columns["next.terminated"] = rollout.terminated
+    columns["next.truncated"] = rollout.truncated
+    if rollout.action_mask is not None:
+        columns["action_mask"], columns["next.action_mask"] = rollout.action_mask[:-1], rollout.action_mask[1:]
+    flat = {name: column.flatten(0, 1) for name, column in columns.items()}
+    if rollout.num_valid == rollout.valid.numel():
+        return flat
+    rows = rollout.valid.flatten().nonzero().squeeze(1)
+    return {name: column.index_select(0, rows) for name, column in flat.items()}
+
+
+def _add_observation(columns: dict[str, Tensor], name: str, observation: ObservationTensor, steps: slice) -> None:
+    if isinstance(observation, Tensor):
+        columns[name] = observation[steps]
+        return
+    for key, leaf in observation.items():
+        columns[f"{name}.{key}"] = leaf[steps]

@@ -1,0 +1,187 @@
+"""Off policy: steps of the environments go into a replay buffer, and updates draw from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from rlruntime.collectors.episodes import FinishedEpisodes
+from rlruntime.collectors.transitions import TransitionCollector, transitions
+from rlruntime.envs.protocol import VectorEnv
+from rlruntime.errors import ConfigError
+from rlruntime.metrics.timers import PhaseTimers
+from rlruntime.policies.policy import Policy
+from rlruntime.seeding import SAMPLER, stream_seed
+from rlruntime.spec.training.training import TrainingSpec
+from rlruntime.storages.batch import Batch
+from rlruntime.storages.buffer import ReplayBuffer
+from rlruntime.trainers.algorithms.dqn import DQN
+from rlruntime.trainers.algorithms.learner import Learner
+from rlruntime.trainers.algorithms.sac import SAC
+from rlruntime.trainers.algorithms.td3 import TD3
+from rlruntime.trainers.checkpoint import ComponentRecord, ResumeClass
+from rlruntime.trainers.methods.method import Hooks
+from rlruntime.trainers.methods.state import capture_parts, component_records, restore_parts
+
+LEARNERS: dict[str, Callable[..., Learner]] = {"SAC": SAC, "TD3": TD3, "DQN": DQN}
+"""By the manifest's name of the algorithm."""
+
+_REPLAY_FIELD = "spec.training.replay"
+
+
+class OffPolicy:
+    """SAC, TD3 or DQN with replay; see `Method`.
+
+    An iteration is ``iterationFrames`` frames: `trainEverySteps` steps of every copy, their rows into the buffer, and,
+    once ``randomFrames`` are collected, ``updateToData`` updates a frame, over and over.
+
+    Args:
+        training: the effective section of the manifest.
+        env: stepped, and closed by `close`.
+        policy: learns in place.
+        hooks: who is told.
+        timers: told the phases of an update.
+
+    Attributes:
+        buffer: what was experienced; rewards and observations as the environments gave them.
+        num_updates: optimiser steps so far.
+    """
+
+    def __init__(
+        self, training: TrainingSpec, env: VectorEnv, policy: Policy, hooks: Hooks, timers: PhaseTimers
+    ) -> None:
+        assert training.replay is not None
+        config = training.sac or training.td3 or training.dqn
+        assert config is not None
+        self.training, self.config, self.policy, self.hooks = training, config, policy, hooks
+        n_step = training.replay.n_step
+        if n_step is not None and n_step.steps > 1 and env.num_envs > 1:
+            raise ConfigError(
+                "rewards over several steps need the rows of one environment copy in a row",
+                field="spec.training.env.numEnvs",
+                value=env.num_envs,
+                remedy="set it to 1, or leave out spec.training.replay.nStep",
+            )
+        self.algorithm = LEARNERS[training.algorithm](
+            config, policy, seed=training.seed, timers=timers.within("learn"), before_step=hooks.before_step
+        )
+        self.buffer = ReplayBuffer.from_config(
+            training.replay, seed=stream_seed(training.seed, SAMPLER), field=_REPLAY_FIELD
+        )
+        self.collector = TransitionCollector(
+            env,
+            policy,
+            num_steps=config.train_every_steps,
+            seed=training.seed,
+            random_frames=config.random_frames,
+        )
+        self.num_updates = 0
+        self._updates_due = 0.0
+
+    @property
+    def num_frames(self) -> int:
+        """See `Method`."""
+        return self.collector.num_frames
+
+    def start(self) -> None:
+        """See `Method`."""
+        self.collector.start()
+
+    def iterate(self, progress: float, timers: PhaseTimers) -> tuple[dict[str, float], FinishedEpisodes]:
+        """See `Method`."""
+        collector, updates_before = self.collector, self.num_updates
+        env_before, policy_before = collector.env_seconds, collector.policy_seconds
+        until = min(collector.num_frames + self.config.iteration_frames, self.training.total_frames)
+        episodes: list[FinishedEpisodes] = []
+        collect, write, learn = timers("collect"), timers("collect/write"), timers("learn")
+        while collector.num_frames < until:
+            frames_before = collector.num_frames
+            self.algorithm.schedule(frames_before / self.training.total_frames)
+            self.hooks.phase("collect")
+            with collect:
+                rollout = collector.collect()
+                if len(collector.episodes.returns):
+                    episodes.append(collector.episodes)
+                with write:
+                    self.buffer.extend(transitions(rollout))
+                collector.update_transforms()
+            if self.hooks.rollout is not None:
+                self.hooks.rollout(rollout)
+            if collector.num_frames > self.config.random_frames:
+                self._updates_due += (collector.num_frames - frames_before) * self.config.update_to_data
+                self.hooks.phase("learn")
+                with learn:
+                    self._learn(timers)
+        timers.add("collect/env", collector.env_seconds - env_before)
+        timers.add("collect/policy", collector.policy_seconds - policy_before)
+        metrics = {
+            **self.algorithm.metrics(),
+            "optim/steps": float(self.num_updates - updates_before),
+            "replay/rows": float(len(self.buffer)),
+        }
+        return metrics, _joined(episodes)
+
+    def _learn(self, timers: PhaseTimers) -> None:
+        """Do the updates that are due."""
+        buffer, algorithm, sample = self.buffer, self.algorithm, timers("learn/sample")
+        prioritised = buffer.sampler.has_priorities
+        while self._updates_due >= 1.0:
+            with sample:
+                batch = self._transformed(buffer.sample())
+            if self.hooks.batch is not None:
+                self.hooks.batch(batch)
+            algorithm.update(batch)
+            if prioritised:
+                with sample:
+                    buffer.update_priorities(batch.positions, algorithm.td_error().abs())
+            self.num_updates += 1
+            self._updates_due -= 1.0
+
+    def _transformed(self, batch: Batch) -> Batch:
+        """Give a batch the rewards to learn from; what is stored stays as the environments gave it."""
+        reward: Tensor = batch["next.reward"]
+        for transform in self.policy.transforms:
+            reward = transform.map_reward(reward)  # type: ignore[operator]
+        batch.extra["next.reward"] = reward
+        return batch
+
+    def components(self) -> dict[str, ComponentRecord]:
+        """See `Method`."""
+        return component_records(self.training, self.policy, self.algorithm)
+
+    def capture(self, *, copy: bool) -> tuple[dict[str, Any], ResumeClass]:
+        """See `Method`."""
+        state, resume_class = capture_parts(self.policy, self.algorithm, self.collector)
+        state["replay"] = self.buffer.snapshot() if copy else self.buffer.state_dict(copy=False)
+        state["updates"] = {"done": self.num_updates, "due": self._updates_due}
+        return state, resume_class
+
+    @property
+    def state_bytes(self) -> int:
+        """See `Method`."""
+        layout = self.buffer.storage.layout
+        return 0 if layout is None else len(self.buffer) * layout.row_bytes
+
+    def restore(self, state: Mapping[str, Any], *, environments: bool, restart_seeds: Sequence[int]) -> ResumeClass:
+        """See `Method`."""
+        self.buffer.load_state_dict(state["replay"])
+        self.num_updates, self._updates_due = int(state["updates"]["done"]), float(state["updates"]["due"])
+        return restore_parts(
+            state, self.algorithm, self.collector, environments=environments, restart_seeds=restart_seeds
+        )
+
+    def close(self) -> None:
+        """See `Method`."""
+        self.buffer.close()
+        self.collector.close()
+
+
+def _joined(episodes: Sequence[FinishedEpisodes]) -> FinishedEpisodes:
+    if not episodes:
+        return FinishedEpisodes(np.zeros(0), np.zeros(0, np.int64))
+    return FinishedEpisodes(
+        np.concatenate([part.returns for part in episodes]), np.concatenate([part.lengths for part in episodes])
+    )

@@ -1,0 +1,271 @@
+"""SAC, TD3 and DQN as whole runs: what is collected, learned from, timed, saved and continued."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from small_jobs import (
+    built_trainer,
+    off_policy_job,
+    off_policy_trainer,
+    policy_bytes,
+    records,
+    run_job,
+    small_document,
+    timeless,
+)
+
+from rlruntime.collectors.transitions import transitions
+from rlruntime.errors import ConfigError
+from rlruntime.policies.artifact import load_policy
+from rlruntime.registry import register
+from rlruntime.spec.loader import parse_manifest
+from rlruntime.spec.problems import ManifestError
+from rlruntime.spec.training.components import check_components
+from rlruntime.trainers.callbacks import Callback
+from rlruntime.trainers.checkpoint import read_checkpoint
+
+ALGORITHMS = ["SAC", "TD3", "DQN"]
+PRIORITISED = {"sampler": {"type": "Prioritized"}, "batchSize": 16, "prefetch": 2}
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_two_runs_of_one_seed_give_the_same_metrics_and_policy(algorithm: str, tmp_path: Path) -> None:
+    job = off_policy_job(algorithm)
+    for name in ("a", "b"):
+        run_job(job, tmp_path / name)
+    assert len(records(tmp_path / "a")) > 5
+    assert timeless(tmp_path / "a") == timeless(tmp_path / "b")
+    assert policy_bytes(tmp_path / "a") == policy_bytes(tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "replay", "stop_after"),
+    [
+        ("SAC", {}, 1),
+        ("SAC", PRIORITISED, 4),
+        ("TD3", {"batchSize": 16, "prefetch": 1}, 4),
+        ("DQN", PRIORITISED, 1),
+        ("DQN", {**PRIORITISED, "sampler": {"type": "WithoutReplacement"}}, 4),
+    ],
+)
+def test_a_resumed_run_ends_with_the_numbers_of_an_uninterrupted_one(
+    algorithm: str, replay: dict[str, Any], stop_after: int, tmp_path: Path
+) -> None:
+    job = off_policy_job(algorithm, replay=replay)
+    whole = run_job(job, tmp_path / "whole")
+    stopped = run_job(job, tmp_path / "cut", stop_after=stop_after)
+    assert (stopped["status"], stopped["resumeClass"]) == ("Stopped", "exact")
+    assert 0 < stopped["frames"] < whole["frames"]
+    resumed = run_job(job, tmp_path / "cut", resume=True)
+    assert (resumed["status"], resumed["resumed"]["class"]) == ("Succeeded", "exact")
+    assert timeless(tmp_path / "cut") == timeless(tmp_path / "whole")
+    last = [read_checkpoint(tmp_path / name / whole["checkpoint"]).state for name in ("whole", "cut")]
+    for part in ("policy", "algorithm", "collector", "replay", "updates"):
+        assert_same_tree(last[0][part], last[1][part])
+
+
+def test_rewards_over_several_steps_resume_with_the_same_numbers(tmp_path: Path) -> None:
+    job = off_policy_job("DQN", replay={"nStep": {"steps": 3}, "batchSize": 16}, env={"numEnvs": 1})
+    run_job(job, tmp_path / "whole")
+    run_job(job, tmp_path / "cut", stop_after=3)
+    run_job(job, tmp_path / "cut", resume=True)
+    assert timeless(tmp_path / "cut") == timeless(tmp_path / "whole")
+
+
+def test_adding_evaluations_and_checkpoints_does_not_change_training(tmp_path: Path) -> None:
+    run_job(off_policy_job("SAC", evaluation={}, checkpoint={}), tmp_path / "a")
+    run_job(off_policy_job("SAC", evaluation={"everyFrames": 50}, checkpoint={"everyFrames": 30}), tmp_path / "b")
+    training = [record for record in timeless(tmp_path / "b") if "evaluation/reward_mean" not in record]
+    assert len(timeless(tmp_path / "b")) > len(training)
+    assert timeless(tmp_path / "a") == training
+
+
+@pytest.mark.parametrize(("ratio", "updates"), [(1.0, 200), (0.25, 50), (2.0, 400)])
+def test_a_frame_brings_as_many_updates_as_asked_for_once_the_random_frames_are_over(
+    ratio: float, updates: int, tmp_path: Path
+) -> None:
+    sac = {"randomFrames": 40, "updateToData": ratio, "iterationFrames": 60}
+    run_job(off_policy_job("SAC", totalFrames=240, sac=sac, evaluation={}, checkpoint={}), tmp_path / "a")
+    lines = records(tmp_path / "a")
+    assert [line["frames"] for line in lines] == [60, 120, 180, 240]
+    assert sum(line["optim/steps"] for line in lines) == updates
+    assert [line["replay/rows"] for line in lines] == [60, 120, 180, 240]
+
+
+def test_actions_of_the_random_frames_are_uniform_and_later_ones_are_the_policys() -> None:
+    trainer = off_policy_trainer("SAC", totalFrames=6000, sac={"randomFrames": 3000})
+    try:
+        while trainer.collector.num_frames < 3000:
+            trainer.method.buffer.extend(transitions(trainer.collector.collect()))
+        actions = trainer.method.buffer.sample(3000)["action"]
+    finally:
+        trainer.close()
+    counts = torch.histc(actions, bins=10, min=-1.0, max=1.0)
+    assert float(counts.min()) > 200
+    assert float(counts.max()) < 400
+
+
+def test_replay_holds_valid_rows_alone_and_each_with_its_true_next_observation() -> None:
+    trainer = off_policy_trainer("DQN", env={"numEnvs": 3, "maxEpisodeSteps": 7}, dqn={"randomFrames": 10_000})
+    buffer = trainer.method.buffer
+    try:
+        for _ in range(40):
+            rollout = trainer.collector.collect()
+            buffer.extend(transitions(rollout))
+        rows = buffer.sample(2000)
+        assert len(buffer) == trainer.collector.num_frames < 40 * 4 * 3
+    finally:
+        trainer.close()
+    position, velocity = rows["observation"][:, 0], rows["observation"][:, 1]
+    moved = position + 0.02 * velocity  # CartPole's own equation, which a row across a reset would break
+    assert torch.allclose(rows["next.observation"][:, 0], moved, atol=1e-6)
+    assert bool((rows["next.terminated"] | rows["next.truncated"]).any())
+
+
+def test_rewards_are_stored_as_they_are_and_normalised_when_sampled() -> None:
+    trainer = off_policy_trainer("SAC", env={"numEnvs": 2, "transforms": [{"type": "RewardNorm"}]})
+    try:
+        trainer.method.start()
+        trainer.method.iterate(0.0, trainer.timers)
+        stored = trainer.method.buffer.sample(64)
+        raw = stored["next.reward"].clone()
+        given = trainer.method._transformed(stored)["next.reward"]
+        scale = float((trainer.policy.transforms[0].moments.variance + 1e-8).rsqrt())
+    finally:
+        trainer.close()
+    assert float(raw.min()) < -1.0
+    assert torch.allclose(given, (raw * scale).clamp(-10, 10), atol=1e-6)
+
+
+def test_rewards_over_several_steps_of_several_copies_are_refused_with_the_remedy() -> None:
+    job = off_policy_job("DQN", replay={"nStep": {"steps": 3}}, env={"numEnvs": 4})
+    with pytest.raises(ConfigError, match=r"numEnvs.*4.*set it to 1"):
+        built_trainer(job)
+
+
+@pytest.mark.parametrize(
+    ("training", "words"),
+    [
+        ({"algorithm": "PPO", "sac": {}}, "belongs to algorithm SAC"),
+        ({"algorithm": "PPO", "replay": {}}, "has no replay buffer"),
+        ({"algorithm": "SAC", "ppo": {}}, "belongs to algorithm PPO"),
+        ({"algorithm": "SAC", "replay": {"sampler": {"type": "Uniformly"}}}, "did you mean 'Uniform'"),
+        ({"algorithm": "SAC", "replay": {"storage": {"type": "Tensor", "config": {"capacity": 0}}}}, "capacity"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_before_anything_is_built(training: dict[str, Any], words: str) -> None:
+    document = small_document(**training)
+    if "ppo" not in training and training["algorithm"] != "PPO":
+        del document["spec"]["training"]["ppo"]
+    with pytest.raises(ManifestError, match=words):
+        check_components(parse_manifest(document, "test").spec.training)
+
+
+def test_sac_refuses_actions_that_are_no_box() -> None:
+    with pytest.raises(ConfigError, match=r"Box"):
+        built_trainer(off_policy_job("SAC", env={"id": "CartPole-v1"}))
+
+
+def test_dqn_refuses_actions_that_are_no_discrete_choice() -> None:
+    with pytest.raises(ConfigError, match=r"Discrete"):
+        built_trainer(off_policy_job("DQN", env={"id": "Pendulum-v1"}))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_trained_policy_acts_without_the_trainer(algorithm: str, tmp_path: Path) -> None:
+    job = off_policy_job(algorithm)
+    run_job(job, tmp_path / "a")
+    policy = load_policy(tmp_path / "a")
+    observation = policy.spaces.observation.sample()
+    action = policy.act(observation).action
+    assert policy.spaces.action.contains(action)
+    assert policy.act(observation[None]).action.shape == (1, *action.shape)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_phase_of_an_iteration_is_timed_and_the_whole_ones_add_up(algorithm: str, tmp_path: Path) -> None:
+    result = run_job(off_policy_job(algorithm, replay=PRIORITISED), tmp_path / "a")
+    phases = result["time"]["phaseSeconds"]
+    parts = {"collect/env", "collect/policy", "collect/write", "learn/sample", "learn/loss", "learn/backward"}
+    assert parts | {"collect", "learn", "learn/optimizer", "evaluate", "checkpoint"} <= phases.keys()
+    assert all(seconds > 0 for seconds in phases.values())
+    for whole in ("collect", "learn"):
+        inside = sum(seconds for name, seconds in phases.items() if name.startswith(f"{whole}/"))
+        assert inside <= phases[whole]
+
+
+@register("callback", "TestBatches")
+class Batches(Callback):
+    """Counts what it is shown."""
+
+    seen: ClassVar[dict[str, int]] = {}
+
+    def on_rollout_end(self, trainer: Any, rollout: Any) -> None:
+        self.seen["rollouts"] = self.seen.get("rollouts", 0) + 1
+
+    def on_batch(self, trainer: Any, batch: Any) -> None:
+        assert batch["action"].shape[0] == 16
+        self.seen["batches"] = self.seen.get("batches", 0) + 1
+
+    def on_before_optimizer_step(self, trainer: Any) -> None:
+        self.seen["steps"] = self.seen.get("steps", 0) + 1
+
+
+def test_callbacks_see_every_rollout_and_batch(tmp_path: Path) -> None:
+    Batches.seen.clear()
+    job = off_policy_job(
+        "DQN",
+        totalFrames=100,
+        env={"numEnvs": 2},
+        dqn={"randomFrames": 50, "trainEverySteps": 1, "updateToData": 0.5, "iterationFrames": 50},
+        callbacks=[{"type": "TestBatches"}],
+    )
+    run_job(job, tmp_path / "a")
+    assert Batches.seen["batches"] == 25
+    assert Batches.seen["steps"] == 25
+    assert Batches.seen["rollouts"] >= 50
+
+
+def test_a_state_too_large_to_be_held_twice_is_still_saved_and_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = off_policy_job("SAC")
+    run_job(job, tmp_path / "whole")
+    monkeypatch.setattr("rlruntime.trainers.loop._MAX_COPY_BYTES", 0)
+    stopped = run_job(job, tmp_path / "cut", stop_after=4)
+    assert (stopped["status"], stopped["checkpoint"]) == ("Stopped", f"checkpoints/step-{stopped['frames']}")
+    run_job(job, tmp_path / "cut", resume=True)
+    assert timeless(tmp_path / "cut") == timeless(tmp_path / "whole")
+
+
+def test_a_run_without_a_better_evaluation_ends_once_patience_is_over(tmp_path: Path) -> None:
+    job = off_policy_job("SAC", totalFrames=100_000, evaluation={"everyFrames": 40, "episodes": 1, "patience": 3})
+    result = run_job(job, tmp_path / "a")
+    rewards = [line["evaluation/reward_mean"] for line in records(tmp_path / "a") if "evaluation/reward_mean" in line]
+    best = rewards.index(max(rewards))
+    assert (result["status"], result["reason"]) == ("Succeeded", "NoImprovement")
+    assert len(rewards) == best + 4
+    assert json.loads((tmp_path / "a" / "result.json").read_text())["message"] == (
+        f"no better mean reward than {max(rewards):.4g} in 3 evaluations"
+    )
+
+
+def assert_same_tree(left: Any, right: Any) -> None:
+    """See that two states are the same, bit for bit."""
+    if isinstance(left, dict):
+        assert left.keys() == right.keys()
+        for key in left:
+            assert_same_tree(left[key], right[key])
+    elif isinstance(left, (list, tuple)):
+        assert len(left) == len(right)
+        for one, other in zip(left, right, strict=True):
+            assert_same_tree(one, other)
+    elif hasattr(left, "shape"):
+        assert torch.equal(torch.as_tensor(left), torch.as_tensor(right))
+    else:
+        assert left == right
