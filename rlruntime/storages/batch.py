@@ -94,9 +94,9 @@ class Batch:
 
     def to(self, device: torch.device | str) -> dict[str, Tensor]:
         """Return all columns on ``device``: the packed rows travel as one copy, which has arrived on return."""
+        if device == "cpu" or torch.device(device).type == "cpu":
+            return self._columns()
         names = self.keys()
-        if torch.device(device).type == "cpu":
-            return {name: self[name] for name in names}
         columns = {name: self.extra[name].to(device) for name in names if name in self.extra}
         if len(columns) < len(names):
             count = len(self)
@@ -110,6 +110,17 @@ class Batch:
                     columns[name] = flat.view(field.torch_dtype).view(*self.leading, *field.shape)
         return {name: columns[name] for name in names}
 
+    def _columns(self) -> dict[str, Tensor]:
+        """Return all columns as views."""
+        if self._names is not None:
+            return {name: self.extra[name] for name in self._names}
+        rows = self._rows
+        stored = {
+            field.name: torch.from_numpy(rows[field.name]) if field.is_plain else field.as_tensor(rows[field.name])
+            for field in self.layout.fields
+        }
+        return {**stored, **self.extra} if self.extra else stored
+
     def to_tensordict(self) -> TensorDict:
         """Return a TensorDict of batch size ``leading`` whose tensors are views; dots of names become levels.
 
@@ -117,7 +128,7 @@ class Batch:
         """
         from tensordict import TensorDict
 
-        columns: dict[str, Any] = {name: self[name] for name in self.keys()}
+        columns: dict[str, Any] = self._columns()
         columns["position"] = torch.from_numpy(self.positions).view(self.leading)
         if self.weight is not None:
             columns["weight"] = self.weight.view(self.leading)

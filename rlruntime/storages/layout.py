@@ -150,6 +150,13 @@ class RowLayout:
         """The fields by name."""
         return {field.name: field for field in self.fields}
 
+    @cached_property
+    def _expected(self) -> list[tuple[RowField, str, tuple[int, ...], np.dtype[Any] | None]]:
+        """Each field with its name, and the shape and type of an array that is its memory as it stands."""
+        return [
+            (field, field.name, field.shape, field.numpy_dtype if field.is_plain else None) for field in self.fields
+        ]
+
     @property
     def words(self) -> int:
         """Eight-byte words of a row."""
@@ -191,19 +198,20 @@ class RowLayout:
             self._check_names(rows)
         columns: list[np.ndarray] = []
         num_rows = -1
-        for field in self.fields:
-            column = rows[field.name]
-            is_array = type(column) is np.ndarray  # asked first: whether something is a Tensor takes long to say
-            if not (is_array or type(column) is Tensor or isinstance(column, Column)) or not column.ndim:
-                raise _not_a_column(field.name, column)
-            if len(column) != num_rows:
+        for field, name, shape, dtype in self._expected:
+            column = rows[name]
+            if type(column) is np.ndarray and column.dtype is dtype and column.ndim:
+                found = column.shape
+                fits = found[1:] == shape
+            else:  # asked for last: whether something is a Tensor takes long to say
+                if not (type(column) is Tensor or isinstance(column, Column)) or not column.ndim:
+                    raise _not_a_column(name, column)
+                found, fits = column.shape, False
+            if found[0] != num_rows:
                 if num_rows >= 0:
-                    raise _uneven(self.fields[0].name, num_rows, field.name, len(column))
-                num_rows = len(column)
-            if is_array and column.dtype == field.numpy_dtype and column.shape[1:] == field.shape and field.is_plain:
-                columns.append(column)
-            else:
-                columns.append(field.as_memory(column))
+                    raise _uneven(self.fields[0].name, num_rows, name, found[0])
+                num_rows = found[0]
+            columns.append(column if fits else field.as_memory(column))
         return columns, num_rows
 
     def _check_names(self, rows: Mapping[str, Any]) -> None:

@@ -41,6 +41,9 @@ class ItemBatch(Batch):
     def __contains__(self, name: object) -> bool:
         return name in self.keys()
 
+    def _columns(self) -> dict[str, Tensor]:
+        return {name: self[name] for name in self.keys()}
+
 
 @register("storage", "List")
 class ListStorage(ArrayStorage):

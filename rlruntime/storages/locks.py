@@ -13,6 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from threading import get_ident
 from types import TracebackType
 
 from rlruntime import kernel_locks
@@ -48,8 +49,10 @@ class ThreadLock:
         return Entered(self.enter_writing, self.leave_writing)
 
     def _forget_threads(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
+        self._mutex = threading.Lock()  # entered by itself: a condition's own methods cost as much as what they guard
+        self._changed = threading.Condition(self._mutex)
         self._mine = threading.local()  # how deep this thread reads
+        self._mine.depth = 0
         self._num_readers = self._waiting_readers = self._readers_first = 0
         self._writer = self._depth = self._waiting_writers = 0
 
@@ -59,31 +62,34 @@ class ThreadLock:
         Raises:
             LockTimeoutError: somebody writes for longer than the deadline.
         """
-        with self._changed:
-            if self._writer == threading.get_ident():
+        mine = self._mine
+        with self._mutex:
+            if self._writer and self._writer == get_ident():
                 self._depth += 1
                 return
-            depth = getattr(self._mine, "depth", 0)
+            depth = getattr(mine, "depth", 0)
             if not depth:
                 if self._keeps_readers_out():
                     self._wait_to_read()
                 if not self._num_readers:
                     self._first_in(exclusive=False)
                 self._num_readers += 1
-            self._mine.depth = depth + 1
+            mine.depth = depth + 1
 
     def leave_reading(self) -> None:
         """End what `enter_reading` began."""
-        with self._changed:
-            if self._writer == threading.get_ident():
+        mine = self._mine
+        with self._mutex:
+            if self._writer:  # only this thread can have entered
                 self._depth -= 1
                 return
-            self._mine.depth -= 1
-            if not self._mine.depth:
+            mine.depth -= 1
+            if not mine.depth:
                 self._num_readers -= 1
                 if not self._num_readers:
                     self._last_out()
-                    self._changed.notify_all()
+                    if self._waiting_writers or self._waiting_readers:
+                        self._changed.notify_all()
 
     def enter_writing(self) -> None:
         """Wait until nobody else reads or writes.
@@ -91,23 +97,25 @@ class ThreadLock:
         Raises:
             LockTimeoutError: somebody does for longer than the deadline.
         """
-        with self._changed:
-            if self._writer != threading.get_ident():
-                if self._keeps_writers_out():
+        with self._mutex:
+            me = get_ident()
+            if self._writer != me:
+                if self._writer or self._num_readers or self._readers_first:
                     self._wait_to_write()
                 self._first_in(exclusive=True)
-                self._writer = threading.get_ident()
+                self._writer = me
             self._depth += 1
 
     def leave_writing(self) -> None:
         """End what `enter_writing` began."""
-        with self._changed:
+        with self._mutex:
             self._depth -= 1
             if not self._depth:
                 self._writer = 0
                 self._last_out()
                 self._readers_first = self._waiting_readers
-                self._changed.notify_all()
+                if self._waiting_writers or self._waiting_readers:
+                    self._changed.notify_all()
 
     def _first_in(self, *, exclusive: bool) -> None:
         """Keep out other processes, where there are any."""

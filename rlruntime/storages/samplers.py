@@ -110,7 +110,8 @@ class UniformSampler(Sampler):
         start, end = storage.window
         if start == end:
             raise TooFewRowsError("the buffer is empty")
-        return Draw(self.rng.integers(start, end, batch_size))
+        # A product is faster than `integers`, and as even: what 53 bits can't divide alike is far below what shows.
+        return Draw(start + (self.rng.random(batch_size) * (end - start)).astype(np.int64))
 
 
 class Passes:

@@ -7,13 +7,12 @@ children, never by adding a difference, so that rounding errors don't grow with 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 WIDTH = 16
 MOST_TOP_NODES = 4096
 _BEFORE_CHILD = np.triu(np.ones((WIDTH, WIDTH)), 1)
+_UP_TO_CHILD = np.triu(np.ones((WIDTH, WIDTH)))
 
 
 class SumTree:
@@ -31,8 +30,7 @@ class SumTree:
         self._levels = [np.zeros(count) for count in sizes]
         self._families = [level.reshape(-1, WIDTH) for level in self._levels]
         self._edges: np.ndarray | None = None
-        self._smallest = _Extreme(lambda leaves: float(leaves.min()), lambda new, known: new < known, np.inf)
-        self._largest = _Extreme(lambda leaves: float(leaves.max()), lambda new, known: new > known, 0.0)
+        self._smallest, self._largest = _Extreme(np.minimum), _Extreme(np.maximum)
 
     @property
     def leaves(self) -> np.ndarray:
@@ -47,27 +45,25 @@ class SumTree:
     @property
     def smallest(self) -> float:
         """Smallest leaf that isn't 0; infinite where there is none."""
-        return self._smallest.value(self.leaves)
+        value = self._smallest.value(self.leaves)
+        return np.inf if value is None else value
 
     @property
     def largest(self) -> float:
         """Largest leaf; 0 where there is none."""
-        return self._largest.value(self.leaves)
+        return self._largest.value(self.leaves) or 0.0
 
     def put(self, slots: np.ndarray, values: np.ndarray) -> None:
         """Set the leaves ``slots [n]``; of a slot that comes twice, the last value stays."""
+        if not len(slots):
+            return
         leaves = self._levels[0]
         old = leaves.take(slots)
-        order = np.arange(len(slots), dtype=np.float64)
-        leaves[slots] = order
-        stays = leaves.take(slots) == order
-        if not stays.all():
-            slots, values, old = slots[stays], values[stays], old[stays]
         leaves[slots] = values
-        self._replaced(old, values)
+        self._replaced(old, leaves.take(slots), slots)
         for level in range(1, len(self._levels)):
-            slots = slots // WIDTH
-            families = np.take(self._families[level - 1], slots, axis=0, mode="clip")
+            slots = slots >> _SHIFT
+            families = self._families[level - 1].take(slots, axis=0, mode="clip")
             self._levels[level][slots] = np.einsum("ij->i", families)
 
     def fill(self, first: int, last: int, value: float | np.ndarray) -> None:
@@ -76,7 +72,7 @@ class SumTree:
             return
         old = self._levels[0][first:last].copy()
         self._levels[0][first:last] = value
-        self._replaced(old, self._levels[0][first:last])
+        self._replaced(old, self._levels[0][first:last], None)
         for level in range(1, len(self._levels)):
             first, last = first // WIDTH, (last - 1) // WIDTH + 1
             self._levels[level][first:last] = np.einsum("ij->i", self._families[level - 1][first:last])
@@ -84,20 +80,22 @@ class SumTree:
     def find(self, heights: np.ndarray) -> np.ndarray:
         """Return for each height ``[n]`` within ``[0, total)`` the leaf whose share of the cumulative sum holds it."""
         edges = self._top_edges()
-        nodes = np.minimum(np.searchsorted(edges, heights, side="right"), len(edges) - 1)
-        left = np.maximum(heights - (edges[nodes] - self._levels[-1][nodes]), 0.0)
-        first_child = np.arange(len(heights)) * WIDTH
+        nodes = np.minimum(edges.searchsorted(heights, side="right"), len(edges) - 1)
+        left = heights - (edges.take(nodes) - self._levels[-1].take(nodes))
+        np.maximum(left, 0.0, out=left)
+        first_child = np.arange(0, len(heights) * WIDTH, WIDTH)
         for level in range(len(self._levels) - 2, -1, -1):
-            families = np.take(self._families[level], nodes, axis=0, mode="clip")
+            families = self._families[level].take(nodes, axis=0, mode="clip")
             lower_edges = families @ _BEFORE_CHILD
             # The last child whose lower edge is reached; where all are, the search finds none and starts over from 0.
             chosen = ((lower_edges <= left[:, None]).argmin(1) - 1) & (WIDTH - 1)
-            left = left - lower_edges.reshape(-1).take(first_child + chosen)
-            nodes = nodes * WIDTH + chosen
+            if level:
+                left -= lower_edges.reshape(-1).take(first_child + chosen)
+            nodes = (nodes << _SHIFT) + chosen
         found: np.ndarray = np.minimum(nodes, self.size - 1)
         mass = self._levels[0].take(found)
-        if mass.min(initial=np.inf) <= 0:
-            self._move_to_mass(found, np.flatnonzero(mass <= 0))
+        if not mass.all():
+            self._move_to_mass(found, np.flatnonzero(mass == 0))
         return found
 
     def _move_to_mass(self, found: np.ndarray, rows: np.ndarray) -> None:
@@ -105,53 +103,68 @@ class SumTree:
         existing = np.flatnonzero(self._levels[0])
         found[rows] = existing[np.maximum(np.searchsorted(existing, found[rows]) - 1, 0)]
 
-    def _replaced(self, old: np.ndarray, new: np.ndarray) -> None:
+    def _replaced(self, old: np.ndarray, new: np.ndarray, slots: np.ndarray | None) -> None:
+        """Take note that leaves ``old [n]`` became ``new [n]``; a slot of ``slots`` that comes twice has one value."""
         self._edges = None
-        self._smallest.replaced(old, new)
-        self._largest.replaced(old, new)
+        positive = new.all()
+        if not positive:
+            exist = new > 0
+            new, slots = new[exist], None if slots is None else slots[exist]
+        self._smallest.replaced(old, new, slots)
+        self._largest.replaced(old, new, slots)
 
     def _top_edges(self) -> np.ndarray:
+        """Return the cumulative sum of the topmost level: sums within families, to which those before them are added,
+        as one long sum would wait for each of its additions.
+        """
         if self._edges is None:
-            self._edges = np.cumsum(self._levels[-1])
+            within = self._families[-1] @ _UP_TO_CHILD
+            within[1:] += np.cumsum(within[:-1, -1])[:, None]
+            self._edges = within.reshape(-1)
         return self._edges
 
 
 class _Extreme:
-    """The smallest or largest leaf, and how many leaves are equal to it; all are looked at only when none is left."""
+    """The smallest or largest leaf, and at least how many leaves are equal to it.
 
-    def __init__(
-        self, of: Callable[[np.ndarray], float], beyond: Callable[[float, float], bool], of_none: float
-    ) -> None:
-        self._of, self._beyond, self._of_none = of, beyond, of_none
-        self._value, self._count = of_none, 0
+    All leaves are looked at only when none is known to be.
 
-    def value(self, leaves: np.ndarray) -> float:
-        """Return the extreme of the leaves that aren't 0."""
+    Args:
+        of: `np.minimum` or `np.maximum`.
+    """
+
+    def __init__(self, of: np.ufunc) -> None:
+        self._of = of
+        self._value: float | None = None
+        self._count = 0
+
+    def value(self, leaves: np.ndarray) -> float | None:
+        """Return the extreme of the leaves that aren't 0, None where there are none such."""
         if not self._count:
-            self._value, self._count = self._of_none, 0
-            self._count_in(leaves)
+            self._value = None
+            self.replaced(leaves[:0], leaves[leaves > 0], None)
         return self._value
 
-    def replaced(self, old: np.ndarray, new: np.ndarray) -> None:
-        """Take note that leaves ``old [n]`` became ``new [n]``."""
-        if self._count:
-            self._count -= int(np.count_nonzero(old == self._value))
-            if not self._count:
-                return  # whether there is one between it and the new ones isn't known
-        elif self._value != self._of_none:
-            return
-        self._count_in(new)
+    def replaced(self, old: np.ndarray, new: np.ndarray, slots: np.ndarray | None) -> None:
+        """Take note that leaves ``old [n]`` became ``new [m]``, none of them 0, in ``slots [m]`` or in different ones.
 
-    def _count_in(self, new: np.ndarray) -> None:
-        if not len(new) or not new.all():
-            new = new[new > 0]
-            if not len(new):
-                return
-        extreme = self._of(new)
-        if self._beyond(extreme, self._value):
-            self._value, self._count = extreme, int(np.count_nonzero(new == extreme))
-        elif extreme == self._value:
-            self._count += int(np.count_nonzero(new == extreme))
+        Where a slot comes twice, its old value counts twice: a count too small costs a look at all leaves, and one too
+        large would be wrong.
+        """
+        known = self._value
+        if known is not None:
+            self._count = max(self._count - int(np.count_nonzero(old == known)), 0)
+        if not len(new):
+            return
+        extreme = float(self._of.reduce(new))
+        if known is None or extreme == known or self._of(extreme, known) == extreme:
+            at = new == extreme
+            equal = int(np.count_nonzero(at)) if slots is None else len(np.unique(slots[at]))
+            self._count = self._count + equal if extreme == known else equal
+            self._value = extreme
+
+
+_SHIFT = WIDTH.bit_length() - 1
 
 
 def _padded(size: int) -> int:

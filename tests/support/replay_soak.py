@@ -1,7 +1,7 @@
 """Four writers and four readers at once on rows that show when they are torn. Run as a program, it says what was seen
-as JSON.
+as JSON, by storage.
 
-usage: python replay_soak.py STORAGE SECONDS
+usage: python replay_soak.py SECONDS STORAGE...
 """
 
 from __future__ import annotations
@@ -127,16 +127,15 @@ def rows_lost(storage: ArrayStorage) -> int:
     return lost
 
 
-def main() -> None:
-    """Run the storage named on the command line."""
-    torch.set_num_threads(1)
-    storage = make_storage(sys.argv[1])
-    until = time.monotonic() + float(sys.argv[2])
+def soak(kind: str, seconds: float) -> dict[str, int]:
+    """Return what was seen of one storage: processes work where it is shared, threads where it isn't."""
+    storage = make_storage(kind)
+    until = time.monotonic() + seconds
     answers = (in_processes if storage.is_shared else in_threads)(storage, until)
     total = {key: sum(answer.get(key, 0) for answer in answers) for key in ("written", "seen", "torn")}
-    in_storage = storage.window.end
-    print(json.dumps({**total, "counted": in_storage, "lost": rows_lost(storage)}))
+    return {**total, "counted": storage.window.end, "lost": rows_lost(storage)}
 
 
 if __name__ == "__main__":
-    main()
+    torch.set_num_threads(1)
+    print(json.dumps({kind: soak(kind, float(sys.argv[1])) for kind in sys.argv[2:]}))
