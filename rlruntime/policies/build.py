@@ -20,6 +20,7 @@ from rlruntime.registry import build
 from rlruntime.seeding import NETWORK, stream_seed
 from rlruntime.spec.training.component import Component
 from rlruntime.transforms.base import Transform
+from rlruntime.transforms.staging import split_transforms
 
 PolicyKind = Literal["ActorCritic", "SAC", "TD3", "DQN"]
 KINDS: tuple[str, ...] = get_args(PolicyKind)
@@ -62,7 +63,7 @@ def build_policy(
     Args:
         spaces: of the environment.
         network: its encoder; an `ActorCritic` has a second one for the critic, unless the encoder is ``shared``.
-        transforms: between observation and encoders, in order.
+        transforms: ``env.transforms``; those that work in environments are left out, ``spaces`` being seen behind them.
         seed: of the job.
         kind: whose policy: `ActorCritic` (PPO: any action space), `SAC` (squashed Gaussian) and `TD3` (deterministic,
             with noise to explore), both over bounded Box actions, `DQN` (epsilon-greedy over Q-values of Discrete
@@ -75,8 +76,9 @@ def build_policy(
     distribution = _distribution(kind, spaces.action, dueling)
     space = spaces.observation
     parts: list[Transform] = []
-    for number, component in enumerate(transforms):
-        part = build("transform", component, space, field=f"spec.training.env.transforms[{number}]")
+    behind = split_transforms(transforms).policy
+    for placed in behind:
+        part = build("transform", placed.component, space, field=placed.field)
         space = part.observation_space(space)
         parts.append(part)
     with torch.random.fork_rng(devices=[]):
@@ -91,7 +93,7 @@ def build_policy(
                 kind=kind,
                 encoder_space=space,
                 network=network,
-                transform_components=transforms,
+                transform_components=[placed.component for placed in behind],
                 head_gain=1.0 if kind == "DQN" else 0.01,
             )
         critic = actor if getattr(actor, "shared", False) else build_encoder(network, space)
@@ -103,7 +105,7 @@ def build_policy(
             critic,
             encoder_space=space,
             network=network,
-            transform_components=transforms,
+            transform_components=[placed.component for placed in behind],
         )
 
 

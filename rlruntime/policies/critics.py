@@ -17,7 +17,7 @@ from rlruntime.policies.networks import orthogonal_
 from rlruntime.policies.observations import ObservationTensor, space_leaves
 from rlruntime.policies.perceptron import Tower, is_written_out
 from rlruntime.policies.policy import Policy, output_size
-from rlruntime.policies.products import make_products
+from rlruntime.policies.products import Layer, make_products
 from rlruntime.seeding import stream_seed
 
 _CRITIC_STREAM = "critic"
@@ -170,15 +170,15 @@ class AutogradCritics:
 
 
 class PerceptronCritics:
-    """Written out, for perceptrons; see `rlruntime.policies.perceptron`."""
+    """Written out, for perceptrons (see `rlruntime.policies.perceptron`); parameters must stay where they are."""
 
     def __init__(self, critics: Critics) -> None:
         self._critics = critics
         pairs = critics.towers()
-        self._heads = [head for _, head in pairs]
-        self._products = make_products(self._heads[0].weight)
-        self._towers = [Tower(encoder, self._products) for encoder, _ in pairs]
-        self._inference_towers = [Tower(encoder, self._products) for encoder, _ in pairs]
+        products = make_products(pairs[0][1].weight)
+        self._heads = [Layer.of(head) for _, head in pairs]
+        self._towers = [Tower(encoder, products) for encoder, _ in pairs]
+        self._inference_towers = [Tower(encoder, products) for encoder, _ in pairs]
         self._action_columns = _columns_of(critics.action_key, self._towers[0])
 
     @torch.no_grad()
@@ -194,11 +194,10 @@ class PerceptronCritics:
     @torch.no_grad()
     def backward(self, d_value: Tensor) -> None:
         """See `CriticGradient.backward`."""
-        for head, tower, gradient in zip(self._heads, self._towers, d_value, strict=True):
-            assert head.weight.grad is not None
-            assert head.bias.grad is not None
-            torch.mv(tower.output.t(), gradient, out=head.weight.grad[0])
-            torch.sum(gradient, 0, keepdim=True, out=head.bias.grad)
+        for head, tower, gradient in zip(self._heads, self._towers, d_value.unbind(), strict=True):
+            assert head.weight_grad is not None
+            torch.mv(tower.output.t(), gradient, out=head.weight_grad[0])
+            torch.sum(gradient, 0, keepdim=True, out=head.bias_grad)
             tower.backward(torch.outer(gradient, head.weight[0]))
 
     @torch.no_grad()
@@ -208,20 +207,23 @@ class PerceptronCritics:
 
     @torch.no_grad()
     def action_gradient(self, d_value: Tensor) -> Tensor:
-        """See `CriticGradient.action_gradient`."""
-        parts = [
-            tower.input_gradient(torch.outer(gradient, head.weight[0]), self._action_columns)
-            for head, tower, gradient in zip(self._heads, self._towers, d_value, strict=False)
-        ]
-        total = parts[0]
-        for part in parts[1:]:
-            total.add_(part)
+        """See `CriticGradient.action_gradient`. Only rows whose gradient isn't 0 are computed: where the least critic
+        counts, each row goes through one of them.
+        """
+        num_rows = d_value.shape[1]
+        size = self._action_columns.stop - self._action_columns.start
+        total = d_value.new_zeros((num_rows, size))
+        for head, tower, gradient in zip(self._heads, self._towers, d_value.unbind(), strict=False):
+            rows = gradient.nonzero().squeeze(1)
+            some = None if len(rows) == num_rows else rows
+            unit = tower.input_gradient(head.weight.expand(len(rows), -1), self._action_columns, some)
+            total.index_add_(0, rows, unit.mul_(gradient.index_select(0, rows).unsqueeze(1)))
         return total
 
     def _values(self, towers: list[Tower], observation: ObservationTensor, action: Tensor) -> Tensor:
         rows = towers[0].flatten(self._critics.inputs(observation, action))
         values = torch.empty((len(towers), rows.shape[0]), dtype=rows.dtype)
-        for head, tower, value in zip(self._heads, towers, values, strict=False):
+        for head, tower, value in zip(self._heads, towers, values.unbind(), strict=False):
             torch.addmv(head.bias, tower.forward_rows(rows), head.weight[0], out=value)
         return values
 

@@ -15,7 +15,7 @@ from rlruntime.policies.actor_critic import ActorCritic
 from rlruntime.policies.observations import ObservationTensor
 from rlruntime.policies.perceptron import Tower, is_written_out, through_linear
 from rlruntime.policies.policy import Policy
-from rlruntime.policies.products import make_products
+from rlruntime.policies.products import Layer, make_products
 
 
 class Gradient(Protocol):
@@ -109,13 +109,14 @@ class AutogradActorGradient:
 
 
 class PerceptronGradient:
-    """Written out, for an actor-critic of perceptrons."""
+    """Written out, for an actor-critic of perceptrons; parameters must stay where they are in memory."""
 
     def __init__(self, policy: ActorCritic) -> None:
         self._policy = policy
         self._products = make_products(policy.actor_head.weight)
         self._actor = Tower(policy.actor_encoder, self._products)
         self._critic = self._actor if policy.shared else Tower(policy.critic_encoder, self._products)
+        self._actor_head, self._critic_head = Layer.of(policy.actor_head), Layer.of(policy.critic_head)
 
     @torch.no_grad()
     def forward(self, observation: ObservationTensor) -> tuple[Tensor, Tensor]:
@@ -124,18 +125,18 @@ class PerceptronGradient:
         rows = policy.preprocess(observation)
         features = self._actor.forward(rows)
         judged = features if policy.shared else self._critic.forward(rows)
-        head = torch.addmm(policy.actor_head.bias, features, policy.actor_head.weight.t())
-        value = torch.addmv(policy.critic_head.bias, judged, policy.critic_head.weight[0])
+        head = torch.addmm(self._actor_head.bias, features, self._actor_head.weight_t)
+        value = torch.addmv(self._critic_head.bias, judged, self._critic_head.weight[0])
         return policy.distribution.complete(head), value
 
     @torch.no_grad()
     def backward(self, d_params: Tensor, d_value: Tensor) -> None:
         """See `Gradient.backward`."""
-        policy = self._policy
-        d_head = policy.distribution.complete_backward(d_params)
-        d_features = through_linear(self._products, policy.actor_head, self._actor.output, d_head)
-        d_judged = through_linear(self._products, policy.critic_head, self._critic.output, d_value.unsqueeze(1))
-        if policy.shared:
+        products, shared = self._products, self._policy.shared
+        d_head = self._policy.distribution.complete_backward(d_params)
+        d_features = through_linear(products, self._actor_head, self._actor.output, d_head)
+        d_judged = through_linear(products, self._critic_head, self._critic.output, d_value.unsqueeze(1))
+        if shared:
             self._actor.backward(d_features.add_(d_judged))
         else:
             self._actor.backward(d_features)
@@ -143,13 +144,14 @@ class PerceptronGradient:
 
 
 class PerceptronActorGradient:
-    """Written out, for a policy that is a perceptron."""
+    """Written out, for a policy that is a perceptron; parameters must stay where they are in memory."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._products = make_products(policy.actor_head.weight)
         self._tower = Tower(policy.actor_encoder, self._products)
         self._inference_tower = Tower(policy.actor_encoder, self._products)
+        self._head = Layer.of(policy.actor_head)
 
     @torch.no_grad()
     def infer(self, observation: ObservationTensor) -> Tensor:
@@ -165,11 +167,10 @@ class PerceptronActorGradient:
     def backward(self, d_params: Tensor) -> None:
         """See `ActorGradient.backward`."""
         d_head = self._policy.distribution.complete_backward(d_params)
-        self._tower.backward(through_linear(self._products, self._policy.actor_head, self._tower.output, d_head))
+        self._tower.backward(through_linear(self._products, self._head, self._tower.output, d_head))
 
     def _params(self, tower: Tower, observation: ObservationTensor) -> Tensor:
-        head = self._policy.actor_head
-        output = torch.addmm(head.bias, tower.forward(observation), head.weight.t())
+        output = torch.addmm(self._head.bias, tower.forward(observation), self._head.weight_t)
         return self._policy.distribution.complete(output)
 
 
