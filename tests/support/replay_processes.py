@@ -1,5 +1,5 @@
-"""Processes that share a replay buffer, some of which are killed. Run as a program, it says as JSON what was seen of each
-case.
+"""Processes that share a replay buffer, some of which are killed. Run as a program, it says what was seen as JSON, one
+entry a case.
 
 usage: python replay_processes.py STORAGE CASE...
 """

@@ -142,6 +142,25 @@ def test_nothing_is_left_when_the_storage_is_dropped(kind: str) -> None:
     assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
+def num_mappings() -> int:
+    return len(Path("/proc/self/maps").read_text().splitlines())
+
+
+@KINDS
+def test_batches_that_are_kept_and_buffers_that_are_dropped_hold_no_mappings(kind: str) -> None:
+    buffer = ReplayBuffer(make_storage(kind, 64), in_order(), batch_size=16)
+    buffer.extend(numbered(0, 64))
+    buffer.sample()
+    before = num_mappings()
+    kept = [buffer.sample() for _ in range(1000)]
+    for _ in range(50):
+        dropped = ReplayBuffer(make_storage(kind), in_order())
+        dropped.extend(numbered(0, 4))
+        dropped.snapshot()
+    assert num_mappings() < before + 20
+    assert len(kept) == 1000
+
+
 def test_a_folder_that_can_not_be_written_and_a_disk_without_room_are_told_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"a file for replay rows can't be made in .*nowhere: No such file"):
         MemoryMappedStorage(MemoryMappedStorageConfig(capacity=4, folder=str(tmp_path / "nowhere")))

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from replay_rows import numbered, tensor_buffer
 
 from rlruntime.errors import ConfigError
-from rlruntime.spec.training.storages import PrioritizedSamplerConfig
+from rlruntime.spec.training.storages import PrioritizedSamplerConfig, TensorStorageConfig
 from rlruntime.storages.buffer import ReplayBuffer
 from rlruntime.storages.errors import TooFewRowsError
 from rlruntime.storages.prioritized import PrioritizedSampler
+from rlruntime.storages.storage import TensorStorage
 from rlruntime.storages.sum_tree import SumTree
 from rlruntime.storages.writers import RoundRobinWriter
 from rlruntime.trainers.state_tree import load_state, save_state
@@ -171,6 +172,18 @@ def test_a_checkpoint_holds_priorities_empty_partly_filled_and_full(
             buffer.update_priorities(one.positions, one["action"].double())
     first.close()
     second.close()
+
+
+def test_a_new_sampler_over_a_storage_that_was_loaded_draws_all_of_its_rows() -> None:
+    first, _ = prioritized(capacity=6)
+    first.extend(numbered(0, 9))
+    loaded = TensorStorage(TensorStorageConfig(capacity=6))
+    loaded.load_state_dict(first.state_dict()["storage"])
+    buffer = ReplayBuffer(loaded, PrioritizedSampler(PrioritizedSamplerConfig(), seed=1))
+    assert sorted(buffer.sample(6)["action"].tolist()) == [3, 4, 5, 6, 7, 8]
+    buffer.update_priorities(np.array([4]), np.array([100.0]))
+    buffer.extend(numbered(9, 10))
+    assert 4 in buffer.sample(6)["action"].tolist()
 
 
 def test_a_loaded_tree_takes_another_capacity() -> None:

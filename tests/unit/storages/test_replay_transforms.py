@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -13,10 +14,13 @@ from torch import Tensor
 
 from rlruntime.errors import ConfigError
 from rlruntime.spec.training.storages import ListStorageConfig, NStepConfig, SliceSamplerConfig
+from rlruntime.spec.training.transforms import ObservationNormConfig
 from rlruntime.storages.buffer import ColumnTransform, ReplayBuffer
 from rlruntime.storages.lists import ListStorage
 from rlruntime.storages.n_step import NStep
 from rlruntime.storages.slices import SliceSampler
+from rlruntime.transforms.columns import ColumnTransforms
+from rlruntime.transforms.normalization import ObservationNorm
 
 
 class Shift:
@@ -141,3 +145,17 @@ def test_transforms_that_change_the_number_of_rows_read_or_have_no_columns_are_r
         buffer.sample(3)
     with pytest.raises(ConfigError, match="transforms change columns, and a List storage has none"):
         ReplayBuffer(ListStorage(ListStorageConfig(capacity=3)), write_transforms=[first_only])
+
+
+def test_transforms_of_the_policy_work_on_both_sides_of_a_buffer() -> None:
+    space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    norm = ObservationNorm(ObservationNormConfig(clip=1.0), space)
+    observation = torch.tensor([[0.0, 10.0], [4.0, 30.0]])
+    buffer = tensor_buffer(10, sampler=in_order(), read_transforms=[ColumnTransforms([norm], "read")])
+    buffer.extend({"observation": observation, "next.observation": observation + 1, "next.reward": torch.zeros(2)})
+    learned = {"shift_0": torch.tensor([2.0, 20.0]), "factor_0": torch.tensor([0.25, 0.1])}
+    norm.load_state_dict({**norm.state_dict(), **learned})
+    batch = buffer.sample(2)
+    assert batch["observation"].tolist() == [[-0.5, -1.0], [0.5, 1.0]]
+    assert batch["next.observation"].tolist() == [[-0.25, pytest.approx(-0.9)], [0.75, 1.0]]
+    assert buffer.storage.column("observation")[:2].tolist() == observation.tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,24 @@ def test_a_batch_that_is_no_whole_number_of_slices_is_refused() -> None:
     buffer.extend(Experience([[9]]).steps(6))
     with pytest.raises(ConfigError, match="8 rows are no multiple of the 3 that come together"):
         buffer.sample(8)
+
+
+@pytest.mark.parametrize("by_number", [False, True])
+def test_a_draw_of_slices_looks_at_no_more_memory_however_many_rows_there_are(by_number: bool) -> None:
+    def most_bytes(num_rows: int) -> int:
+        buffer = slices(num_rows, 4, **(BY_NUMBER if by_number else {}))
+        buffer.extend(Experience([[50] * (num_rows // 50)]).steps(num_rows))
+        drawn(buffer, 8, 4)
+        buffer.extend(Experience([[5]]).steps(5))
+        drawn(buffer, 8, 4)
+        tracemalloc.start()
+        buffer.sample(32)
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return most
+
+    few, many = most_bytes(1_000), most_bytes(200_000)
+    assert many < 1.2 * few
 
 
 def test_a_checkpoint_continues_the_draws(tmp_path: Path) -> None:
