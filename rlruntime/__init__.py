@@ -8,7 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rlruntime.collectors.async_envs import AsyncEnvCollector
+    from rlruntime.collectors.async_process import AsyncProcessCollector
     from rlruntime.collectors.inline import InlineCollector
+    from rlruntime.collectors.sync_process import SyncProcessCollector
     from rlruntime.envs.make import make_vector_env
     from rlruntime.errors import ConfigError, RLJobError
     from rlruntime.policies.artifact import load_policy
@@ -16,41 +19,80 @@ if TYPE_CHECKING:
     from rlruntime.registry import register
     from rlruntime.spec.loader import load_manifests
     from rlruntime.spec.manifest import RLJob
+    from rlruntime.spec.training.dqn import DQNConfig
     from rlruntime.spec.training.env import EnvConfig
     from rlruntime.spec.training.ppo import PPOConfig
+    from rlruntime.spec.training.sac import SACConfig
+    from rlruntime.spec.training.storages import ReplayBufferConfig
+    from rlruntime.spec.training.td3 import TD3Config
+    from rlruntime.storages.buffer import ReplayBuffer
+    from rlruntime.trainers.algorithms.dqn import DQN
     from rlruntime.trainers.algorithms.ppo import PPO
+    from rlruntime.trainers.algorithms.sac import SAC
+    from rlruntime.trainers.algorithms.td3 import TD3
     from rlruntime.trainers.api import train
+    from rlruntime.transforms.columns import ColumnTransforms
+    from rlruntime.transforms.module import ModuleTransform
+    from rlruntime.transforms.staging import make_transformed_env
 
 __version__ = "0.1.0"
 
 _LAZY = {
+    "AsyncEnvCollector": "rlruntime.collectors.async_envs",
+    "AsyncProcessCollector": "rlruntime.collectors.async_process",
+    "ColumnTransforms": "rlruntime.transforms.columns",
     "ConfigError": "rlruntime.errors",
+    "DQN": "rlruntime.trainers.algorithms.dqn",
+    "DQNConfig": "rlruntime.spec.training.dqn",
     "EnvConfig": "rlruntime.spec.training.env",
     "InlineCollector": "rlruntime.collectors.inline",
+    "ModuleTransform": "rlruntime.transforms.module",
     "PPO": "rlruntime.trainers.algorithms.ppo",
     "PPOConfig": "rlruntime.spec.training.ppo",
     "RLJob": "rlruntime.spec.manifest",
     "RLJobError": "rlruntime.errors",
+    "ReplayBuffer": "rlruntime.storages.buffer",
+    "ReplayBufferConfig": "rlruntime.spec.training.storages",
+    "SAC": "rlruntime.trainers.algorithms.sac",
+    "SACConfig": "rlruntime.spec.training.sac",
+    "SyncProcessCollector": "rlruntime.collectors.sync_process",
+    "TD3": "rlruntime.trainers.algorithms.td3",
+    "TD3Config": "rlruntime.spec.training.td3",
     "build_policy": "rlruntime.policies.build",
     "load_manifests": "rlruntime.spec.loader",
     "load_policy": "rlruntime.policies.artifact",
+    "make_transformed_env": "rlruntime.transforms.staging",
     "make_vector_env": "rlruntime.envs.make",
     "register": "rlruntime.registry",
     "train": "rlruntime.trainers.api",
 }
 
 __all__ = [
+    "DQN",
     "PPO",
+    "SAC",
+    "TD3",
+    "AsyncEnvCollector",
+    "AsyncProcessCollector",
+    "ColumnTransforms",
     "ConfigError",
+    "DQNConfig",
     "EnvConfig",
     "InlineCollector",
+    "ModuleTransform",
     "PPOConfig",
     "RLJob",
     "RLJobError",
+    "ReplayBuffer",
+    "ReplayBufferConfig",
+    "SACConfig",
+    "SyncProcessCollector",
+    "TD3Config",
     "__version__",
     "build_policy",
     "load_manifests",
     "load_policy",
+    "make_transformed_env",
     "make_vector_env",
     "register",
     "train",

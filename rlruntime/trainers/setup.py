@@ -19,6 +19,7 @@ from rlruntime.policies.observations import is_image, space_leaves
 from rlruntime.policies.policy import Policy
 from rlruntime.spec.training.defaults import with_defaults
 from rlruntime.spec.training.training import CustomConfig, TrainingSpec
+from rlruntime.transforms.staging import environment_transforms
 
 # Measured on two cores: below this, handing rows to a second thread costs more than it saves.
 _PARAMETERS_PER_THREAD = 200_000
@@ -88,6 +89,7 @@ def fingerprint(device: torch.device, num_threads: int, training: TrainingSpec, 
     assert section is not None
     assert not isinstance(section, CustomConfig)
     settings = section.model_dump(mode="json", by_alias=True)
+    in_env = [part.model_dump(mode="json", by_alias=True) for part in environment_transforms(env.transforms)]
     replay = {} if training.replay is None else training.replay.model_dump(mode="json", by_alias=True)
     return {
         "backend": env.backend,
@@ -101,6 +103,7 @@ def fingerprint(device: torch.device, num_threads: int, training: TrainingSpec, 
         "seed": training.seed,
         "torch": metadata.version("torch"),
         **{f"{_ENVIRONMENT}{name}": json.dumps(value, sort_keys=True) for name, value in described.items()},
+        **({f"{_ENVIRONMENT}transforms": json.dumps(in_env, sort_keys=True)} if in_env else {}),
         **{f"{training.algorithm.lower()}.{name}": value for name, value in settings.items()},
         **{f"replay.{name}": json.dumps(value, sort_keys=True) for name, value in replay.items()},
         **({"totalFrames": training.total_frames} if section.follows_progress else {}),

@@ -55,7 +55,7 @@ class EnvConfig(SpecModel):
     wrappers: Annotated[tuple[Component, ...], AsTuple] = Field(default=(), max_length=32)
     """Gymnasium wrappers of each copy, in order; `type` is a name in `gymnasium.wrappers` or `package.module:Class`."""
     transforms: Annotated[tuple[Component, ...], AsTuple] = Field(default=(), max_length=32)
-    """Transforms between the environments and the policy, in order, such as `ObservationNorm` and `RewardNorm`."""
+    """Transforms between the environments and the policy, in order, such as `CatFrames` and `ObservationNorm`."""
 
     @model_validator(mode="after")
     def _exactly_one_source(self) -> EnvConfig:

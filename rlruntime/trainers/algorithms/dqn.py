@@ -75,6 +75,7 @@ class DQN:
         done = 1.0 if progress >= config.exploration_fraction else progress / config.exploration_fraction
         return config.initial_epsilon + max(done, 0.0) * (config.final_epsilon - config.initial_epsilon)
 
+    @torch.no_grad()
     def update(self, batch: Batch) -> None:
         """See `Learner.update`."""
         phases, config = self._phases, self.config

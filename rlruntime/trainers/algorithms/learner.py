@@ -95,7 +95,6 @@ class RowReader:
         self._single = self._keys == [""]
         self._has_mask = policy.spaces.action_mask is not None
 
-    @torch.no_grad()
     def __call__(self, batch: Batch) -> Rows:
         """Return the rows of a batch.
 
@@ -187,11 +186,10 @@ class Target(Generic[_Module]):
 
     def follow(self, tau: float) -> None:
         """Move the copy by ``tau`` of the way to the module; 1 makes them equal."""
-        with torch.no_grad():
-            if tau == 1.0:
-                self._flat.data.copy_(self._online.data)
-            else:
-                self._flat.data.lerp_(self._online.data, tau)
+        if tau == 1.0:
+            self._flat.data.copy_(self._online.data)
+        else:
+            self._flat.data.lerp_(self._online.data, tau)
 
 
 def noise_generator(seed: int, device: torch.device) -> torch.Generator:

@@ -103,6 +103,7 @@ class SAC:
         rates = (config.actor_learning_rate, config.critic_learning_rate, config.temperature_learning_rate)
         self._rates = [factor * (config.learning_rate if rate is None else rate) for rate in rates]
 
+    @torch.no_grad()
     def update(self, batch: Batch) -> None:
         """See `Learner.update`."""
         phases = self._phases

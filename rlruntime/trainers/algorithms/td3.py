@@ -88,6 +88,7 @@ class TD3:
         rates = (config.actor_learning_rate, config.critic_learning_rate)
         self._rates = [factor * (config.learning_rate if rate is None else rate) for rate in rates]
 
+    @torch.no_grad()
     def update(self, batch: Batch) -> None:
         """See `Learner.update`."""
         phases, config = self._phases, self.config

@@ -11,7 +11,6 @@ from rlruntime.spec.training.training import TrainingSpec
 from rlruntime.trainers.methods.method import Hooks, Method
 from rlruntime.trainers.methods.off_policy import OffPolicy
 from rlruntime.trainers.methods.on_policy import OnPolicy
-from rlruntime.transforms.staging import split_transforms
 
 POLICY_KINDS: dict[str, PolicyKind] = {"PPO": "ActorCritic", "SAC": "SAC", "TD3": "TD3", "DQN": "DQN"}
 """What acts, by the manifest's name of the algorithm."""
@@ -27,7 +26,7 @@ def make_policy(training: TrainingSpec, spaces: EnvSpaces) -> Policy:
     return build_policy(
         spaces,
         training.network,
-        [placed.component for placed in split_transforms(training.env.transforms).policy],
+        training.env.transforms,
         seed=training.seed,
         kind=POLICY_KINDS[training.algorithm],
         dueling=training.dqn is not None and training.dqn.dueling,
