@@ -34,6 +34,8 @@ Leaves = dict[str, np.ndarray]
 """Arrays ``[B, ...]`` of an observation by key; the one key is ``""`` where the observation is no Dict."""
 
 Seat = Literal["policy", "environment", "rollout", "write", "read"]
+MOVING_SEATS: frozenset[Seat] = frozenset({"policy", "rollout", "read"})
+"""Those of transforms whose statistics move: elsewhere they would leave rows in different units behind."""
 SEATS: tuple[Seat, ...] = ("policy", "environment", "rollout", "write", "read")
 FIELD = "spec.training.env.transforms"
 _PLACES: dict[Seat, str] = {
@@ -84,7 +86,7 @@ class Transform(nn.Module):
     `map_reward` or `reward`, and `update` where it has statistics.
 
     Attributes:
-        seats: where it may work.
+        seats: where it may work; by default anywhere, but not where statistics that `update` moves would do harm.
         training_only: whether evaluations leave it out.
         needs_wrapper: whether it works in an environment only with a wrapper of each copy, as `make_transformed_env`
             builds it.
@@ -98,6 +100,11 @@ class Transform(nn.Module):
     needs_wrapper: bool = False
     reads_reward: bool = False
     resizable_buffers: frozenset[str] = frozenset()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "update" in cls.__dict__ and "seats" not in cls.__dict__:
+            cls.seats = MOVING_SEATS
 
     @classmethod
     def seats_of(cls, config: Any) -> frozenset[Seat]:

@@ -7,6 +7,7 @@ from rlruntime.transforms import (  # noqa: F401
     control,
     episodes,
     frames,
+    keys,
     module,
     normalization,
     observation,

@@ -239,7 +239,10 @@ class ModuleTransform(ActionTransform):
 def _build(config: ModuleTransformConfig) -> nn.Module:
     if config.factory is None:
         raise _wrong("ModuleTransform has no module", None, "give factory: package.module:callable")
-    module = import_object(config.factory, field=f"{FIELD}[].config.factory")(**config.kwargs)
+    factory = import_object(config.factory, field=f"{FIELD}[].config.factory")
+    with torch.random.fork_rng(devices=[]):  # torch's own state stays
+        torch.manual_seed(config.seed)
+        module = factory(**config.kwargs)
     if not isinstance(module, nn.Module):
         raise _wrong("the factory returned no torch.nn.Module", type(module).__name__, "return one")
     return module

@@ -12,7 +12,7 @@ from torch import Tensor
 from rlruntime.errors import ConfigError
 from rlruntime.registry import register
 from rlruntime.spec.training.transforms import ObservationNormConfig, RewardNormConfig
-from rlruntime.transforms.base import FIELD, SEATS, ObservationTensor, RolloutView, Seat, Transform
+from rlruntime.transforms.base import FIELD, MOVING_SEATS, SEATS, ObservationTensor, RolloutView, Seat, Transform
 from rlruntime.transforms.leafwise import LeafTransform
 from rlruntime.transforms.moments import Delta, RunningMoments, moments_of
 
@@ -31,7 +31,7 @@ class ObservationNorm(LeafTransform):
     Config = ObservationNormConfig
     config: ObservationNormConfig
     remedy = "remove the transform: categories need no normalisation"
-    seats: frozenset[Seat] = frozenset({"policy", "rollout", "read"})
+    seats = MOVING_SEATS
 
     def __init__(self, config: ObservationNormConfig, observation_space: gym.Space[Any]) -> None:
         super().__init__(config, observation_space)

@@ -388,6 +388,8 @@ class ModuleTransformConfig(SpecModel):
     """`package.module:callable` that returns the `torch.nn.Module`."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of the factory."""
+    seed: NonNegativeInt = 0
+    """Of the parameters that the factory draws, so that they are the same in every process and run."""
     in_keys: Keys = Field(default=(), max_length=64)
     """Keys of a Dict observation that it is called with, one argument each. Empty: the whole observation, as it is."""
     out_keys: Keys = Field(default=(), max_length=64)

@@ -280,6 +280,8 @@ def test_columns_are_transformed_as_rows_are(case: Case, side: Any) -> None:
         assert found == {f"{name}.{key}" if key else name for key in expected}
         for key, value in expected.items():
             torch.testing.assert_close(outcome[f"{name}.{key}" if key else name], value)
+    assert torch.equal(outcome["next.reward"], transform.map_reward(columns["next.reward"]))
+    assert torch.equal(outcome["action"], transform.action_forward(columns["action"]))
     # Slices have one more dimension before, and are the same rows.
     slices = {name: value[None] for name, value in columns.items()}
     sliced = ColumnTransforms([transform], side, num_leading=2)(slices)

@@ -164,3 +164,16 @@ def test_device_of_its_own_is_kept_and_rows_come_back() -> None:
     transform = of(linear(), device="cpu").to("cpu")
     assert transform(ROWS).device == ROWS.device
     assert next(transform.module.parameters()).device == torch.device("cpu")
+
+
+def test_parameters_that_a_factory_draws_follow_the_seed_and_leave_torch_alone() -> None:
+    def weight(seed: int) -> Tensor:
+        config = ModuleTransformConfig(factory="transform_envs:wide_module", seed=seed)
+        drawn: Tensor = ModuleTransform(config, BOX).module.state_dict()["0.weight"]
+        return drawn
+
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    assert torch.equal(weight(1), weight(1))
+    assert not torch.equal(weight(1), weight(2))
+    assert torch.equal(torch.get_rng_state(), before)

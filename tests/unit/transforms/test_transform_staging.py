@@ -8,6 +8,7 @@ import pytest
 
 from rlruntime.errors import ConfigError
 from rlruntime.spec.training.component import Component
+from rlruntime.transforms.base import SEATS, RolloutView, Transform
 from rlruntime.transforms.staging import environment_transforms, split_transforms
 
 FIXED = {"loc": [0.0], "scale": [1.0]}
@@ -59,6 +60,22 @@ def split(*names: Any, **options: Any) -> tuple[list[str], list[str], list[str]]
 )
 def test_list_is_cut_behind_the_last_that_needs_the_environment(names: Any, expected: Any) -> None:
     assert split(*names) == expected
+
+
+class Squared(Transform):
+    """A transform of a user's own."""
+
+
+class Counting(Squared):
+    """One with statistics."""
+
+    def update(self, rollout: RolloutView) -> None:
+        raise NotImplementedError
+
+
+def test_own_transform_may_sit_anywhere_unless_its_statistics_move() -> None:
+    assert Squared.seats == frozenset(SEATS)
+    assert Counting.seats == {"policy", "rollout", "read"}
 
 
 def test_places_in_the_list_are_kept_for_errors() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -321,3 +323,8 @@ def test_key_that_is_there_already_needs_another_name() -> None:
         ConfigError, match=r"StepCounter would add a key that the observation has already.*'step_count'"
     ):
         make_transformed_env(config_of("Choice", ("StepCounter", {}), ("StepCounter", {})))
+
+
+def test_wrappers_of_copies_start_without_torch() -> None:
+    program = "import sys, rlruntime.transforms.copies; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
