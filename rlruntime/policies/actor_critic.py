@@ -18,6 +18,7 @@ from rlruntime.policies.distributions import ActionDistribution
 from rlruntime.policies.networks import orthogonal_
 from rlruntime.policies.observations import ObservationTensor, narrow_observation
 from rlruntime.policies.policy import Policy, flat_observation, output_size
+from rlruntime.policies.recurrent import State, encode_sequence, encode_step
 from rlruntime.spec.training.component import Component
 from rlruntime.transforms.base import Transform
 
@@ -57,7 +58,6 @@ class ActorCritic(Policy):
             transform_components=transform_components,
             further_encoders={"critic_encoder": critic_encoder},
         )
-        self.critic_encoder = critic_encoder
         self.shared = actor_encoder is critic_encoder
         self.critic_head = orthogonal_(nn.Linear(output_size(critic_encoder), 1), 1.0)
         self.eval()
@@ -73,6 +73,42 @@ class ActorCritic(Policy):
         judged = features if self.shared else self.critic_encoder(observation)
         return self.head(features), self._critic(judged)
 
+    def step_with_value(
+        self, observation: ObservationTensor, state: State, is_init: Tensor
+    ) -> tuple[Tensor, Tensor, State]:
+        """Do what `step` does for actor and critic; return ``[N, P]``, ``[N]`` and the state after the rows."""
+        observation = self.preprocess(observation)
+        features, state = encode_step(self.actor_encoder, "actor", observation, state, is_init)
+        judged = features
+        if not self.shared:
+            judged, state = encode_step(self.critic_encoder, "critic", observation, state, is_init)
+        return self.head(features), self._critic(judged), state
+
+    def values_over(self, observation: ObservationTensor, state: State, is_init: Tensor) -> tuple[Tensor, State]:
+        """Return the values ``[T * N]`` of a sequence, and the critic's state after it; for any policy.
+
+        Args:
+            observation: ``T * N`` rows, time first.
+            state: before the first step.
+            is_init: ``[T, N]`` bool.
+        """
+        name = "actor" if self.shared else "critic"
+        features, state = encode_sequence(self.critic_encoder, name, self.preprocess(observation), state, is_init)
+        return self._critic(features), state
+
+    def params_and_values_over(
+        self, observation: ObservationTensor, state: State, is_init: Tensor
+    ) -> tuple[Tensor, Tensor, State]:
+        """Return the parameters ``[T * N, P]`` and values ``[T * N]`` of a sequence, and the state after it; see
+        `values_over`. A shared encoder runs once.
+        """
+        observation = self.preprocess(observation)
+        features, state = encode_sequence(self.actor_encoder, "actor", observation, state, is_init)
+        judged = features
+        if not self.shared:
+            judged, state = encode_sequence(self.critic_encoder, "critic", observation, state, is_init)
+        return self.head(features), self._critic(judged), state
+
     def values_in_chunks(self, observation: ObservationTensor, num_rows: int) -> Tensor:
         """Return values ``[num_rows]`` with bounded memory, whatever the number of rows."""
         if num_rows <= _MAX_EVALUATION_ROWS:
@@ -85,7 +121,8 @@ class ActorCritic(Policy):
 
     def forward(self, td: TensorDictBase, *, generator: torch.Generator | None = None) -> TensorDictBase:
         """Do what `Policy.forward` does, and write the value."""
-        params, value = self.params_and_values(flat_observation(td))
+        params, value, state = self.step_with_value(flat_observation(td), *self._read_state(td))
+        self._write_state(td, state)
         self._write_action(td, params, generator)
         td.set("value", value)
         return td

@@ -41,7 +41,7 @@ class ActResult(NamedTuple):
 
     Attributes:
         action: as the environment takes it, with a leading dimension where the observation had one.
-        state: of a recurrent policy, for the next call; None without one.
+        state: of a policy with memory, for the next call; None without one.
     """
 
     action: np.ndarray
@@ -73,19 +73,23 @@ class LoadedPolicy:
         Args:
             observation: as the environment returns it, for one copy or with a leading batch dimension; nested Dict
                 and Tuple observations may hold more than the policy looks at.
-            state: that of the previous call; None at the start of an episode, and for policies without state.
+            state: that of the previous call; None at the start of an episode, and for policies without memory. To
+                start an episode in some rows of a batch alone, set them to 0.
             deterministic: take the most probable action instead of a sample.
             action_mask: ``[n]`` or ``[N, n]`` bool where the environment gives one in ``info``; that of a Dict
                 observation is found.
 
         Raises:
-            ValueError: the observation or the mask doesn't fit what the policy was trained for, or the mask is missing.
+            ValueError: the observation, the state or the mask doesn't fit what the policy was trained for, or the mask
+                is missing.
         """
         rows, batched = self._rows(observation)
         mask = self._mask(observation, action_mask, leading_size(rows), batched)
         distribution = self.module.distribution
         with torch.no_grad():
-            params = self.module.action_params(rows)
+            remembered = self._state(state, leading_size(rows))
+            going_on = torch.zeros(leading_size(rows), dtype=torch.bool, device=self.module.device)
+            params, remembered = self.module.step(rows, remembered, going_on)
             if deterministic:
                 action = distribution.mode(params, mask)
             else:
@@ -94,7 +98,19 @@ class LoadedPolicy:
                 action = torch.empty(shape, dtype=distribution.action_dtype, device=params.device)
                 distribution.sample(params, noise, mask, action)
             chosen = self._to_env(distribution.to_env_tensor(action).cpu().numpy())
-        return ActResult(chosen if batched else chosen[0], state)
+        return ActResult(chosen if batched else chosen[0], remembered if self.module.is_recurrent else None)
+
+    def _state(self, state: dict[str, Tensor] | None, num_rows: int) -> dict[str, Tensor]:
+        initial = self.module.initial_state(num_rows)
+        if state is None:
+            return initial
+        for name in sorted(initial.keys() | state.keys()):
+            if name not in initial:
+                raise ValueError(f"state has {name!r}, which this policy doesn't remember")
+            shape = tuple(initial[name].shape)
+            if name not in state or tuple(state[name].shape) != shape:
+                raise ValueError(f"state {name!r} must have shape {shape}; hand in what the previous call returned")
+        return {name: rows.to(initial[name]) for name, rows in state.items()}
 
     def _rows(self, observation: Any) -> tuple[ObservationTensor, bool]:
         device = self.module.device

@@ -15,6 +15,7 @@ from rlruntime.policies.actor_critic import ActorCritic
 from rlruntime.policies.distributions import ActionDistribution, make_distribution
 from rlruntime.policies.epsilon_greedy import EpsilonGreedy
 from rlruntime.policies.policy import Policy
+from rlruntime.policies.recurrent import check_recurrent, is_recurrent
 from rlruntime.policies.squashed import Deterministic, SquashedGaussian
 from rlruntime.registry import build
 from rlruntime.seeding import NETWORK, stream_seed
@@ -85,6 +86,13 @@ def build_policy(
         torch.manual_seed(stream_seed(seed, NETWORK))
         actor = build_encoder(network, space)
         if kind != "ActorCritic":
+            if is_recurrent(actor):
+                raise ConfigError(
+                    f"{kind} learns from single rows of a replay buffer, which a network with memory can't be learned from",
+                    field="spec.training.network.type",
+                    value=network.type,
+                    remedy="use algorithm PPO, or a network without memory",
+                )
             return Policy(
                 spaces,
                 distribution,
@@ -109,20 +117,22 @@ def build_policy(
         )
 
 
-def build_encoder(network: Component, space: gym.Space[Any]) -> nn.Module:
+def build_encoder(network: Component, space: gym.Space[Any], *, field: str = "spec.training.network") -> nn.Module:
     """Return an encoder of observations of ``space``, with parameters from torch's global random state.
 
     Raises:
         ConfigError: it is unknown, refuses its config or the space, or is no encoder.
     """
-    encoder = build("network", network, space, field="spec.training.network")
+    encoder = build("network", network, space, field=field)
     if not isinstance(encoder, nn.Module) or not isinstance(getattr(encoder, "output_size", None), int):
         raise ConfigError(
             "a network must be a torch.nn.Module with an integer attribute output_size",
-            field="spec.training.network.type",
+            field=f"{field}.type",
             value=network.type,
             remedy="set self.output_size in its __init__",
         )
+    if is_recurrent(encoder):
+        check_recurrent(encoder, network.type, field)
     return encoder
 
 

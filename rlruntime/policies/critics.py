@@ -181,17 +181,14 @@ class PerceptronCritics:
         self._inference_towers = [Tower(encoder, products) for encoder, _ in pairs]
         self._action_columns = _columns_of(critics.action_key, self._towers[0])
 
-    @torch.no_grad()
     def infer(self, observation: ObservationTensor, action: Tensor) -> Tensor:
         """See `CriticGradient.infer`."""
         return self._values(self._inference_towers, observation, action)
 
-    @torch.no_grad()
     def forward(self, observation: ObservationTensor, action: Tensor) -> Tensor:
         """See `CriticGradient.forward`."""
         return self._values(self._towers, observation, action)
 
-    @torch.no_grad()
     def backward(self, d_value: Tensor) -> None:
         """See `CriticGradient.backward`."""
         for head, tower, gradient in zip(self._heads, self._towers, d_value.unbind(), strict=True):
@@ -200,12 +197,10 @@ class PerceptronCritics:
             torch.sum(gradient, 0, keepdim=True, out=head.bias_grad)
             tower.backward(torch.outer(gradient, head.weight[0]))
 
-    @torch.no_grad()
     def forward_action(self, observation: ObservationTensor, action: Tensor, count: int | None = None) -> Tensor:
         """See `CriticGradient.forward_action`."""
         return self._values(self._towers[:count], observation, action)
 
-    @torch.no_grad()
     def action_gradient(self, d_value: Tensor) -> Tensor:
         """See `CriticGradient.action_gradient`. Only rows whose gradient isn't 0 are computed: where the least critic
         counts, each row goes through one of them.

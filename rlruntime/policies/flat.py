@@ -36,7 +36,7 @@ class FlatParameters:
 
     def clip_grad_norm_(self, max_norm: float | None) -> Tensor:
         """Scale the gradient to a Euclidean norm of at most ``max_norm`` (None: leave it); return that before."""
-        norm: Tensor = torch.linalg.vector_norm(self.grad)
+        norm = torch.dot(self.grad, self.grad).sqrt_()
         if max_norm is not None:
             self.grad.mul_((max_norm / (norm + 1e-6)).clamp_(max=1.0))
         return norm
@@ -62,24 +62,23 @@ class Adam:
     def step(self, learning_rate: float) -> None:
         """Move the parameters by their accumulated gradient."""
         self.step_count += 1
-        with torch.no_grad():
-            torch._fused_adam_(
-                [self.flat.data],
-                [self.flat.grad],
-                [self.first_moment],
-                [self.second_moment],
-                [],
-                [self.step_count],
-                lr=learning_rate,
-                beta1=self.betas[0],
-                beta2=self.betas[1],
-                weight_decay=0.0,
-                eps=self.epsilon,
-                amsgrad=False,
-                maximize=False,
-                grad_scale=None,
-                found_inf=None,
-            )
+        torch._fused_adam_(
+            [self.flat.data],
+            [self.flat.grad],
+            [self.first_moment],
+            [self.second_moment],
+            [],
+            [self.step_count],
+            lr=learning_rate,
+            beta1=self.betas[0],
+            beta2=self.betas[1],
+            weight_decay=0.0,
+            eps=self.epsilon,
+            amsgrad=False,
+            maximize=False,
+            grad_scale=None,
+            found_inf=None,
+        )
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the moments and the number of steps."""

@@ -153,17 +153,14 @@ class PerceptronActorGradient:
         self._inference_tower = Tower(policy.actor_encoder, self._products)
         self._head = Layer.of(policy.actor_head)
 
-    @torch.no_grad()
     def infer(self, observation: ObservationTensor) -> Tensor:
         """See `ActorGradient.infer`."""
         return self._params(self._inference_tower, observation)
 
-    @torch.no_grad()
     def forward(self, observation: ObservationTensor) -> Tensor:
         """See `ActorGradient.forward`."""
         return self._params(self._tower, observation)
 
-    @torch.no_grad()
     def backward(self, d_params: Tensor) -> None:
         """See `ActorGradient.backward`."""
         d_head = self._policy.distribution.complete_backward(d_params)

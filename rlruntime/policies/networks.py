@@ -91,7 +91,7 @@ class MLP(nn.Module):
         super().__init__()
         self.shared = config.shared
         self.flatten = Flatten(observation_space)
-        self.layers, self.output_size = _linear_layers(self.flatten.output_size, config.hidden_sizes)
+        self.layers, self.output_size = linear_layers(self.flatten.output_size, config.hidden_sizes)
         self.activation = ACTIVATIONS[config.activation]
 
     def forward(self, observation: ObservationTensor) -> Tensor:
@@ -140,7 +140,7 @@ class CNN(nn.Module):
                 for leaf, stack in zip(self.images.values(), self.stacks, strict=True)
             )
         size += self.rest.output_size if self.rest is not None else 0
-        self.layers, self.output_size = _linear_layers(size, config.hidden_sizes)
+        self.layers, self.output_size = linear_layers(size, config.hidden_sizes)
 
     def _convolve(self, image: Tensor, space: gym.Space[Any], stack: nn.Module) -> Tensor:
         features = _channels_first(image, space).to(torch.float32)
@@ -172,7 +172,8 @@ def orthogonal_(layer: _Layer, gain: float) -> _Layer:
     return layer
 
 
-def _linear_layers(input_size: int, hidden_sizes: tuple[int, ...]) -> tuple[nn.ModuleList, int]:
+def linear_layers(input_size: int, hidden_sizes: tuple[int, ...]) -> tuple[nn.ModuleList, int]:
+    """Return linear layers one behind the other, initialised orthogonally, and the size of the last one's output."""
     sizes = (input_size, *hidden_sizes)
     layers = [orthogonal_(nn.Linear(a, b), math.sqrt(2)) for a, b in pairwise(sizes)]
     return nn.ModuleList(layers), sizes[-1]

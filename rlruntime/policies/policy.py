@@ -1,7 +1,9 @@
 """A policy: what acts, for every algorithm.
 
 Keys of the TensorDict protocol, for `N` rows: ``observation [N, ...]`` (nested for Dict spaces),
-``action_mask [N, n]`` where the environment has one; written are ``action`` and ``log_prob [N]``.
+``action_mask [N, n]`` where the environment has one; written are ``action`` and ``log_prob [N]``. A policy with
+memory reads ``recurrent_state.<name> [N, ...]`` and ``is_init [N]`` too, and writes ``next.recurrent_state.<name>``;
+without a state, and where ``is_init``, an episode begins. See `rlruntime.policies.recurrent` for the names.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from rlruntime.envs.protocol import EnvSpaces
 from rlruntime.policies.distributions import ActionDistribution
 from rlruntime.policies.networks import orthogonal_
 from rlruntime.policies.observations import ObservationTensor
+from rlruntime.policies.recurrent import Shapes, State, encode_step, named_shapes, zeros_of
 from rlruntime.spec.training.component import Component
 from rlruntime.transforms.base import Transform
 
@@ -38,8 +41,9 @@ class Policy(nn.Module):
         transforms: between the environment's observation and the encoders, in order.
         encoder_space: of what the transforms make of an observation.
         network, transform_components: what it was built from.
+        state_shapes: of one row of what the policy remembers, by name; empty where it has no memory.
         deferrable: whether values computed in one pass after a rollout equal those computed step by step. An encoder
-            whose output depends on more than its row and its parameters declares ``deferrable = False``.
+            whose output depends on more than its row, its state and its parameters declares ``deferrable = False``.
 
     Args:
         further_encoders: modules by name that lie between encoder and head in ``parameters()``, whose order is that of
@@ -67,13 +71,14 @@ class Policy(nn.Module):
         self.network, self.transform_components = network, tuple(transform_components)
         self.distribution = distribution
         self.transforms = nn.ModuleList(transforms)
-        self.actor_encoder = actor_encoder
-        encoders = [actor_encoder]
-        for name, encoder in (further_encoders or {}).items():
+        encoders = {"actor_encoder": actor_encoder, **(further_encoders or {})}
+        for name, encoder in encoders.items():
             self.add_module(name, encoder)
-            encoders.append(encoder)
+        self.state_shapes: Shapes = named_shapes(
+            (name.removesuffix("_encoder"), encoder) for name, encoder in encoders.items()
+        )
         self.actor_head = orthogonal_(nn.Linear(output_size(actor_encoder), distribution.num_params), head_gain)
-        self.deferrable = all(getattr(encoder, "deferrable", True) for encoder in encoders)
+        self.deferrable = all(getattr(encoder, "deferrable", True) for encoder in encoders.values())
         self.eval()
 
     def train(self, mode: bool = True) -> Policy:
@@ -105,6 +110,26 @@ class Policy(nn.Module):
         output = functional.linear(features, self.actor_head.weight, self.actor_head.bias)
         return self.distribution.complete(output)
 
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether it has memory, so that it acts by `step` alone."""
+        return bool(self.state_shapes)
+
+    def initial_state(self, num_rows: int) -> State:
+        """Return the state of `N` episodes that begin."""
+        return zeros_of(self.state_shapes, num_rows, self.device)
+
+    def step(self, observation: ObservationTensor, state: State, is_init: Tensor) -> tuple[Tensor, State]:
+        """Return the parameters ``[N, P]`` for `N` rows, and the state after them; for any policy.
+
+        Args:
+            observation: `N` rows.
+            state: before them, as `initial_state` or the step before returned it.
+            is_init: ``[N]`` bool, whether a row is the first of its episode.
+        """
+        features, state = encode_step(self.actor_encoder, "actor", self.preprocess(observation), state, is_init)
+        return self.head(features), state
+
     def forward(self, td: TensorDictBase, *, generator: torch.Generator | None = None) -> TensorDictBase:
         """Act on a TensorDict of batch size ``[N]``; see the module for its keys.
 
@@ -112,7 +137,23 @@ class Policy(nn.Module):
             td: rows to act on; it is written to and returned.
             generator: of the policy's noise; None takes the most probable action.
         """
-        return self._write_action(td, self.action_params(flat_observation(td)), generator)
+        params, state = self.step(flat_observation(td), *self._read_state(td))
+        self._write_state(td, state)
+        return self._write_action(td, params, generator)
+
+    def _read_state(self, td: TensorDictBase) -> tuple[State, Tensor]:
+        num_rows = td.batch_size[0]
+        is_init = td.get("is_init", None)
+        if is_init is None:
+            is_init = torch.zeros(num_rows, dtype=torch.bool, device=self.device)
+        held = td.get("recurrent_state", None)
+        if held is None or not self.is_recurrent:
+            return self.initial_state(num_rows), is_init
+        return dict(held.flatten_keys(".").items()), is_init
+
+    def _write_state(self, td: TensorDictBase, state: State) -> None:
+        for name, rows in state.items():
+            td.set(("next", "recurrent_state", *name.split(".")), rows)
 
     def _write_action(self, td: TensorDictBase, params: Tensor, generator: torch.Generator | None) -> TensorDictBase:
         mask = td.get("action_mask", None)

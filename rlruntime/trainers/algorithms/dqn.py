@@ -31,7 +31,8 @@ class DQN:
         policy: of kind `DQN`; how often it acts at random is set.
         seed: of the job; nothing here is random.
         timers: told the phases ``transform``, ``loss``, ``backward`` and ``optimizer``.
-        before_step: called before each optimiser step, with its gradients computed and clipped.
+        before_step: called before each optimiser step, with its gradients computed and clipped, and while none are
+            recorded.
 
     Attributes:
         num_updates: so far.

@@ -50,7 +50,8 @@ class SAC:
         policy: of kind `SAC`.
         seed: of the job; the streams ``critic`` and ``learning-noise`` are drawn from it.
         timers: told the phases ``transform``, ``loss``, ``backward`` and ``optimizer``.
-        before_step: called before each optimiser step, with its gradients computed and clipped.
+        before_step: called before each optimiser step, with its gradients computed and clipped, and while none are
+            recorded.
 
     Attributes:
         critics: their module.

@@ -41,7 +41,8 @@ class TD3:
         policy: of kind `TD3`; its exploration noise is set.
         seed: of the job; the streams ``critic`` and ``learning-noise`` are drawn from it.
         timers: told the phases ``transform``, ``loss``, ``backward`` and ``optimizer``.
-        before_step: called before each optimiser step, with its gradients computed and clipped.
+        before_step: called before each optimiser step, with its gradients computed and clipped, and while none are
+            recorded.
 
     Attributes:
         critics: their module.

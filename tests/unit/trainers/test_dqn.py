@@ -116,6 +116,7 @@ def test_the_discount_of_a_row_over_several_steps_is_its_own() -> None:
 def test_an_update_uses_the_gradient_of_the_weighted_huber_loss(activation: str) -> None:
     batch, gradients = random_batch(ACTIONS, weighted=True), []
 
+    @torch.enable_grad()
     def note() -> None:
         gradients.append(dqn.parameters.grad.clone())
         following, observation = batch["next.observation"].contiguous(), batch["observation"].contiguous()

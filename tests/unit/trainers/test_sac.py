@@ -105,6 +105,7 @@ def reference_update(sac: SAC, batch: Batch, noise: Tensor) -> dict[str, Tensor]
     return {"target": target, "td_error": (target - values).mean(0).detach(), "critic": critic_gradient}
 
 
+@torch.enable_grad()
 def actor_reference(sac: SAC, batch: Batch, draw: Tensor, alpha: float) -> Tensor:
     mean, log_std = sac.policy.action_params(batch["observation"].contiguous()).chunk(2, -1)
     normal: Any = torch.distributions.Normal(mean, log_std.clamp(-20, 2).exp())

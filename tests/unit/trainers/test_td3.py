@@ -119,6 +119,7 @@ def test_an_update_uses_the_gradients_of_the_papers_losses(activation: str) -> N
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
+@torch.enable_grad()
 def critic_reference(td3: TD3, batch: Batch) -> Tensor:
     following = batch["next.observation"].contiguous()
     with torch.no_grad():
@@ -130,6 +131,7 @@ def critic_reference(td3: TD3, batch: Batch) -> Tensor:
     return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(td3.critics.parameters()))])
 
 
+@torch.enable_grad()
 def actor_reference(td3: TD3, batch: Batch) -> Tensor:
     observation = batch["observation"].contiguous()
     loss = -td3.critics(observation, torch.tanh(td3.policy.action_params(observation)))[0].mean()
