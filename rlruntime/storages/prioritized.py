@@ -23,7 +23,9 @@ def checked_priorities(priorities: np.ndarray) -> np.ndarray:
         ValueError: one is negative, infinite or no number.
     """
     priorities = np.asarray(priorities, np.float64).reshape(-1)
-    if not (priorities.min(initial=0.0) >= 0 and priorities.max(initial=0.0) < np.inf):  # neither holds for NaN
+    if len(priorities) and not (  # neither holds for NaN
+        np.minimum.reduce(priorities) >= 0 and np.maximum.reduce(priorities) < np.inf
+    ):
         raise ValueError("priorities must be finite and at least 0")
     return priorities
 
@@ -67,13 +69,15 @@ class PrioritizedSampler(Sampler):
         priorities = checked_priorities(priorities)
         if positions.shape != priorities.shape:
             raise ValueError(f"{len(positions)} rows need as many priorities, got {len(priorities)}")
+        if not len(positions):
+            return
         tree = self._follow(storage)
         first, end = self._seen
         mass = np.power(priorities + self.config.epsilon, self.config.alpha)
-        at_hand = (positions >= first) & (positions < end)
-        if not at_hand.all():
+        if np.minimum.reduce(positions) < first or np.maximum.reduce(positions) >= end:
+            at_hand = (positions >= first) & (positions < end)
             positions, mass = positions[at_hand], mass[at_hand]
-        tree.put(positions % storage.capacity, mass)
+        tree.put(storage.slots(positions), mass)
 
     def state_dict(self, storage: ArrayStorage) -> dict[str, Any]:
         """Return beta, the randomness, and `m` of the rows that were seen, oldest first."""
@@ -98,10 +102,10 @@ class PrioritizedSampler(Sampler):
         if not total:
             raise self._none_to_draw(storage)
         heights = (self.rng.random(count) + np.arange(count)) * (total / count)
-        slots = tree.find(heights)
-        weight = np.power(tree.leaves[slots] / tree.smallest, -self.beta).astype(np.float32)
-        start = storage.window.start
-        return start + (slots - start) % storage.capacity, weight
+        slots, mass = tree.find(heights)
+        weight = np.power(mass / tree.smallest, -self.beta).astype(np.float32)
+        start, end = storage.window
+        return slots if end <= storage.capacity else start + (slots - start) % storage.capacity, weight
 
     def _follow(self, storage: ArrayStorage) -> SumTree:
         """Bring the tree up to the storage's window: rows that went have no mass, new ones the largest."""

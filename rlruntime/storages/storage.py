@@ -128,8 +128,12 @@ class ArrayStorage:
         rows = np.empty(len(positions), self.layout.struct)
         words = rows.view(np.int64).reshape(len(positions), self.layout.words)
         # Clipping leaves out a second pass over the positions; they lie within the capacity already.
-        np.take(self._words, positions % self.capacity, axis=0, out=words, mode="clip")
+        self._words.take(self.slots(positions), axis=0, out=words, mode="clip")
         return rows
+
+    def slots(self, positions: np.ndarray) -> np.ndarray:
+        """Return where rows at hand lie, of the same shape as their ``positions``."""
+        return positions if self.window.end <= self.capacity else positions % self.capacity
 
     def column(self, name: str) -> np.ndarray:
         """Return the memory of one column, ``[capacity, ...]``, by slot."""

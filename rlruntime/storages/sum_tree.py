@@ -77,8 +77,10 @@ class SumTree:
             first, last = first // WIDTH, (last - 1) // WIDTH + 1
             self._levels[level][first:last] = np.einsum("ij->i", self._families[level - 1][first:last])
 
-    def find(self, heights: np.ndarray) -> np.ndarray:
-        """Return for each height ``[n]`` within ``[0, total)`` the leaf whose share of the cumulative sum holds it."""
+    def find(self, heights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return for each height ``[n]`` within ``[0, total)`` the leaf whose share of the cumulative sum holds it, and
+        its value.
+        """
         edges = self._top_edges()
         nodes = np.minimum(edges.searchsorted(heights, side="right"), len(edges) - 1)
         left = heights - (edges.take(nodes) - self._levels[-1].take(nodes))
@@ -96,7 +98,8 @@ class SumTree:
         mass = self._levels[0].take(found)
         if not mass.all():
             self._move_to_mass(found, np.flatnonzero(mass == 0))
-        return found
+            mass = self._levels[0].take(found)
+        return found, mass
 
     def _move_to_mass(self, found: np.ndarray, rows: np.ndarray) -> None:
         """Where rounding led to a leaf that is 0, take the nearest one before it that isn't, or the first of all."""
@@ -106,8 +109,7 @@ class SumTree:
     def _replaced(self, old: np.ndarray, new: np.ndarray, slots: np.ndarray | None) -> None:
         """Take note that leaves ``old [n]`` became ``new [n]``; a slot of ``slots`` that comes twice has one value."""
         self._edges = None
-        positive = new.all()
-        if not positive:
+        if not new.all():
             exist = new > 0
             new, slots = new[exist], None if slots is None else slots[exist]
         self._smallest.replaced(old, new, slots)

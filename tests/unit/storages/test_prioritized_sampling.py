@@ -217,7 +217,8 @@ def test_the_tree_agrees_with_plain_sums(size: int, seed: int) -> None:
     assert tree.smallest == (plain[plain > 0].min() if np.any(plain) else np.inf)
     if np.any(plain):
         heights = np.append(rng.random(20) * tree.total, [0.0, np.nextafter(tree.total, 0), tree.total])
-        found = tree.find(heights)
+        found, mass = tree.find(heights)
+        assert np.array_equal(mass, plain[found])
         edges = np.cumsum(plain)
         assert np.all(plain[found] > 0)
         assert np.all(heights <= edges[found] + 1e-9 * tree.total)
