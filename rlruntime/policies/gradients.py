@@ -134,13 +134,15 @@ class PerceptronGradient:
         """See `Gradient.backward`."""
         products, shared = self._products, self._policy.shared
         d_head = self._policy.distribution.complete_backward(d_params)
-        d_features = through_linear(products, self._actor_head, self._actor.output, d_head)
-        d_judged = through_linear(products, self._critic_head, self._critic.output, d_value.unsqueeze(1))
+        actor, critic = self._actor, self._critic
+        d_features = through_linear(products, self._actor_head, actor.output, d_head, actor.gradient_memory)
+        memory = torch.empty_like(critic.output) if shared else critic.gradient_memory
+        d_judged = through_linear(products, self._critic_head, critic.output, d_value.unsqueeze(1), memory)
         if shared:
-            self._actor.backward(d_features.add_(d_judged))
+            actor.backward(d_features.add_(d_judged))
         else:
-            self._actor.backward(d_features)
-            self._critic.backward(d_judged)
+            actor.backward(d_features)
+            critic.backward(d_judged)
 
 
 class PerceptronActorGradient:
@@ -164,7 +166,8 @@ class PerceptronActorGradient:
     def backward(self, d_params: Tensor) -> None:
         """See `ActorGradient.backward`."""
         d_head = self._policy.distribution.complete_backward(d_params)
-        self._tower.backward(through_linear(self._products, self._head, self._tower.output, d_head))
+        tower = self._tower
+        tower.backward(through_linear(self._products, self._head, tower.output, d_head, tower.gradient_memory))
 
     def _params(self, tower: Tower, observation: ObservationTensor) -> Tensor:
         output = torch.addmm(self._head.bias, tower.forward(observation), self._head.weight_t)

@@ -50,11 +50,17 @@ class Tower:
         self._activations: list[Tensor] = []
         self._results: list[Tensor] = []
         self._gradients: list[Tensor] = []
+        self._selected: list[Tensor] = []
 
     @property
     def output(self) -> Tensor:
         """Features ``[N, H]`` of the last forward pass."""
         return self._activations[-1]
+
+    @property
+    def gradient_memory(self) -> Tensor:
+        """Memory ``[N, H]`` for the gradient by the features that `backward` is given."""
+        return self._gradient_memory()[-1]
 
     def forward(self, observation: ObservationTensor) -> Tensor:
         """Return features ``[N, H]``."""
@@ -97,7 +103,7 @@ class Tower:
         for number in range(len(self._layers) - 1, -1, -1):
             outputs = self._activations[number + 1]
             if rows is not None:
-                outputs = outputs.index_select(0, rows)
+                outputs = torch.index_select(outputs, 0, rows, out=self._selection_memory()[number][: len(rows)])
             gradient = self._through_activation(gradient, outputs, gradients[number][: outputs.shape[0]])
             if number:
                 out = gradients[number - 1][: outputs.shape[0]]
@@ -118,14 +124,20 @@ class Tower:
             self._gradients = self._allocate(num_rows)
         return self._gradients
 
+    def _selection_memory(self) -> list[Tensor]:
+        num_rows = self._activations[0].shape[0]
+        if not self._selected or self._selected[0].shape[0] != num_rows:
+            self._selected = self._allocate(num_rows)
+        return self._selected
+
     def _allocate(self, num_rows: int) -> list[Tensor]:
         return [layer.bias.new_empty((num_rows, layer.bias.shape[0])) for layer in self._layers]
 
 
-def through_linear(products: Products, layer: Layer, inputs: Tensor, gradient: Tensor) -> Tensor:
-    """Write a layer's gradients and return that of its inputs."""
+def through_linear(products: Products, layer: Layer, inputs: Tensor, gradient: Tensor, out: Tensor) -> Tensor:
+    """Write a layer's gradients and return that of its inputs, for which ``out`` is memory."""
     write_gradients(products, layer, inputs, gradient)
-    return products.input_gradient(gradient, layer, torch.empty_like(inputs))
+    return products.input_gradient(gradient, layer, out)
 
 
 def write_gradients(products: Products, layer: Layer, inputs: Tensor, gradient: Tensor) -> None:
