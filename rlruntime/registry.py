@@ -21,8 +21,15 @@ from rlruntime.errors import ConfigError, RLJobError
 ENTRY_POINT_GROUP = "rljob.components"
 
 BUILTIN_MODULES: dict[str, tuple[str, ...]] = {
-    "network": ("rlruntime.policies.networks",),
+    "network": ("rlruntime.policies.networks", "rlruntime.policies.recurrent_networks"),
+    "advantage": ("rlruntime.trainers.algorithms.advantages",),
     "transform": ("rlruntime.transforms.builtin",),
+    "collector": (
+        "rlruntime.collectors.inline",
+        "rlruntime.collectors.sync_process",
+        "rlruntime.collectors.async_process",
+        "rlruntime.collectors.async_envs",
+    ),
     "storage": ("rlruntime.storages.storage", "rlruntime.storages.mapped", "rlruntime.storages.lists"),
     "writer": ("rlruntime.storages.writers",),
     "sampler": (

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlruntime.collectors.memory import RecurrentMemory
 from rlruntime.collectors.rollout import Rollout
 from rlruntime.policies.actor_critic import ActorCritic
 from rlruntime.policies.fast_actor import FastActor, fast_actor
@@ -25,14 +26,19 @@ class Chooser(Protocol):
         """Draw the noise of a whole rollout and return what stores action and parameters of a step, by its number."""
 
 
-def make_chooser(policy: Policy, rollout: Rollout, generator: torch.Generator) -> Chooser:
+def make_chooser(
+    policy: Policy, rollout: Rollout, generator: torch.Generator, memory: RecurrentMemory | None = None
+) -> Chooser:
     """Return the quickest chooser that fits; they agree to float32 rounding.
 
     Args:
         policy: acts.
         rollout: read from and written to.
         generator: of the noise, on the policy's device.
+        memory: what a policy that has one remembers.
     """
+    if memory is not None:
+        return _RecurrentChooser(policy, rollout, generator, memory)
     if rollout.action_mask is None and fast_actor(policy, rollout.num_envs) is not None:
         return _FastChooser(policy, rollout, generator)
     return _TensorChooser(policy, rollout, generator)
@@ -98,6 +104,21 @@ class _TensorChooser:
         params, value = self._policy.params_and_values(observation)
         self._rollout.value[step].copy_(value)
         return params
+
+
+class _RecurrentChooser(_TensorChooser):
+    """In PyTorch, for policies with memory."""
+
+    def __init__(self, policy: Policy, rollout: Rollout, generator: torch.Generator, memory: RecurrentMemory) -> None:
+        super().__init__(policy, rollout, generator)
+        self._memory = memory
+
+    def start(self) -> Callable[[int], None]:
+        self._memory.begin(self._rollout)
+        return super().start()
+
+    def _act(self, observation: ObservationTensor, step: int) -> Tensor:
+        return self._memory.act(self._rollout, observation, step)
 
 
 class RandomChooser:

@@ -11,6 +11,7 @@ from rlruntime.envs.protocol import VectorEnv, allocate_slot
 from rlruntime.errors import EnvironmentFault
 from rlruntime.policies.observations import ObservationTensor, map_observation
 from rlruntime.policies.policy import Policy
+from rlruntime.policies.recurrent import State
 
 MAX_EPISODE_STEPS = 1_000_000
 
@@ -67,7 +68,7 @@ def _run_together(
     returns, lengths = np.zeros(env.num_envs), np.zeros(env.num_envs, np.int64)
     action_shape = (env.num_envs, *policy.distribution.action_shape)
     action = torch.zeros(action_shape, dtype=policy.distribution.action_dtype)
-    steps = 0
+    steps, state, is_init = 0, policy.initial_state(env.num_envs), np.ones(env.num_envs, np.bool_)
     while running.any():
         if stop_requested():
             raise EpisodesStopped
@@ -77,13 +78,14 @@ def _run_together(
                 f"the evaluation episode in environment {copy} did not end within {MAX_EPISODE_STEPS} steps; "
                 "set spec.training.env.maxEpisodeSteps"
             )
-        _act(policy, observation, mask, generator, action)
+        state = _act(policy, observation, state, is_init, mask, generator, action)
         env.step(policy.distribution.to_env(action.numpy()), slot)
         returns += slot.reward * running
         lengths += running
         # A copy whose worker was replaced in mid-episode has begun anew.
         begun_anew = running & ~slot.valid
         returns[begun_anew], lengths[begun_anew] = 0.0, 0
+        np.logical_not(slot.valid, out=is_init)
         running &= ~(slot.terminated | slot.truncated)
         steps += 1
     return returns, lengths
@@ -92,23 +94,27 @@ def _run_together(
 def _act(
     policy: Policy,
     observation: ObservationTensor,
+    state: State,
+    is_init: np.ndarray,
     mask: torch.Tensor | None,
     generator: torch.Generator | None,
     out: torch.Tensor,
-) -> None:
+) -> State:
+    """Write actions into ``out`` and return what is remembered after them."""
     device = policy.device
     with torch.no_grad():
         if device.type != "cpu":
             observation = map_observation(lambda leaf: leaf.to(device), observation)
             mask = None if mask is None else mask.to(device)
-        params = policy.action_params(observation)
+        params, state = policy.step(observation, state, torch.from_numpy(is_init).to(device))
         if generator is None:
             out.copy_(policy.distribution.mode(params, mask))
-            return
+            return state
         noise = policy.distribution.draw_noise((params.shape[0],), generator, device)
         chosen = torch.empty_like(out, device=device)
         policy.distribution.sample(params, noise, mask, chosen)
         out.copy_(chosen)
+    return state
 
 
 def _tensors(observation: np.ndarray | dict[str, np.ndarray]) -> ObservationTensor:

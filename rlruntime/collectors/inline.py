@@ -12,9 +12,11 @@ from torch import Tensor
 from rlruntime.collectors.accounting import Accounts, apply_reward_transforms, update_statistics
 from rlruntime.collectors.acting import Chooser, RandomChooser, make_chooser, uniform_log_prob
 from rlruntime.collectors.episodes import FinishedEpisodes
+from rlruntime.collectors.memory import RecurrentMemory
 from rlruntime.collectors.protocol import CollectorStats
 from rlruntime.collectors.rollout import Rollout
 from rlruntime.envs.protocol import VectorEnv
+from rlruntime.errors import ConfigError
 from rlruntime.policies.actor_critic import ActorCritic
 from rlruntime.policies.observations import flatten_time, map_observation
 from rlruntime.policies.policy import Policy
@@ -30,7 +32,8 @@ class InlineCollector:
     """Fills rollouts of ``num_steps`` steps of every copy of ``env`` with the actions of ``policy``.
 
     The inner loop computes only what the next step needs, the action, and writes into preallocated tensors. Values
-    come from one pass over the finished rollout where the policy is ``deferrable``, else step by step;
+    come from one pass over the finished rollout where the policy is ``deferrable``, else step by step; what a policy
+    with memory remembers of each copy is kept from rollout to rollout, and forgotten where an episode begins;
     log-probabilities always come from the very parameters that the actions were drawn from. See
     `rlruntime.collectors.protocol.Collector` for what all collectors have.
 
@@ -48,6 +51,9 @@ class InlineCollector:
         steps: steps of all copies together, counted as they are taken: it moves while `collect` runs.
         episodes: those that ended in the last rollout.
         env_seconds, policy_seconds: time spent in environments and in choosing actions so far.
+
+    Raises:
+        ConfigError: actions shall be random at first, and the policy has memory.
     """
 
     Config = InlineCollectorConfig
@@ -70,9 +76,19 @@ class InlineCollector:
         self.steps = 0
         self.env_seconds = self.policy_seconds = 0.0
         self._first_copy = first_copy
+        if policy.is_recurrent and random_frames:
+            raise ConfigError(
+                "random actions at the beginning are not for policies with memory, which they would leave without one",
+                value=random_frames,
+                remedy="use random_frames=0, or a network without memory",
+            )
+        self._memory = RecurrentMemory(policy, env.num_envs) if policy.is_recurrent else None
         self._accounts = Accounts(env.num_envs)
         self._generator = torch.Generator(device=self.device).manual_seed(stream_seed(seed, POLICY))
-        self.use(Rollout(env.spaces, policy.distribution, num_steps, env.num_envs) if rollout is None else rollout)
+        if rollout is None:
+            shapes = policy.state_shapes
+            rollout = Rollout(env.spaces, policy.distribution, num_steps, env.num_envs, state_shapes=shapes)
+        self.use(rollout)
         self._previous = self.rollout
         self._has_observation = False
         self._goes_on = False  # from the last observation of the previous rollout, not from the first of this one
@@ -98,7 +114,7 @@ class InlineCollector:
         self.rollout = rollout
         self._slots, self._first_slot = rollout.slots(), rollout.first_slot()
         self._action_arrays = list(rollout.action.numpy())
-        self._chooser = make_chooser(self.policy, rollout, self._generator)
+        self._chooser = make_chooser(self.policy, rollout, self._generator, self._memory)
         self._random_chooser: Chooser = RandomChooser(self.policy, rollout, self._generator)
 
     @property
@@ -206,6 +222,7 @@ class InlineCollector:
             "action_mask": None if rollout.action_mask is None else rollout.action_mask[last].clone(),
             "generator": self._generator.get_state(),
             "policy_version": self.policy_version,
+            **({} if self._memory is None else {"memory": self._memory.state_dict()}),
             **self._accounts.state_dict(),
         }
 
@@ -223,6 +240,8 @@ class InlineCollector:
         if rollout.action_mask is not None:
             rollout.action_mask[0].copy_(state["action_mask"])
         self._generator.set_state(state["generator"])
+        if self._memory is not None:
+            self._memory.load_state_dict(state["memory"])
         self._accounts.load_state_dict(state)
         self.policy_version = int(state.get("policy_version", 1))
         self._goes_on = False
@@ -245,6 +264,8 @@ class InlineCollector:
     def _begin_episodes(self, seeds: Sequence[int]) -> None:
         self.env.reset(seeds, self._first_slot)
         self._accounts.restart()
+        if self._memory is not None:
+            self._memory.restart()
         self._has_observation, self._goes_on = True, False
 
     def _fill(self, rollout: Rollout, choose: Callable[[int], None]) -> None:
@@ -272,6 +293,9 @@ class InlineCollector:
         mask = None if rollout.action_mask is None else rollout.action_mask[:-1]
         evaluation = self.policy.distribution.evaluate(rollout.params, rollout.action, mask)
         rollout.behaviour_log_prob.copy_(evaluation.log_prob)
+        if self._memory is not None:
+            self._memory.finish(rollout)
+            return
         if not isinstance(self.policy, ActorCritic):
             return
         if self.policy.deferrable:

@@ -11,7 +11,8 @@ observations is the last one there is, which the next rollout begins with.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +34,7 @@ class Rollout:
     """One rollout in preallocated tensors on the CPU. The collector that owns it overwrites it with a later one.
 
     Args:
+        state_shapes: of one row of what a policy with memory remembers, by name.
         allocate: where its tensors lie; memory of their own by default.
 
     Attributes:
@@ -49,6 +51,8 @@ class Rollout:
         trajectory_id: ``[T, B]`` int64, the same in all rows of an episode and in no other, whatever collects it, and
             -1 in rows that aren't valid.
         policy_version: ``[T, B]`` int64, of the weights that chose the action.
+        initial_state: ``[B, ...]`` by name, what a policy with memory remembers before the first step; zeros where that
+            begins an episode. Empty for policies without memory.
         num_filled: ``[B]`` int64, steps of each column: `T` where it wasn't cut short.
         num_valid: rows that are valid, as a number.
     """
@@ -60,6 +64,7 @@ class Rollout:
         num_steps: int,
         num_envs: int,
         *,
+        state_shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
         allocate: Allocate = np.zeros,
     ) -> None:
         def zeros(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
@@ -82,6 +87,7 @@ class Rollout:
         self.is_init = zeros(leading, torch.bool)
         self.trajectory_id = zeros(leading, torch.int64)
         self.policy_version = zeros(leading, torch.int64)
+        self.initial_state = {name: zeros((num_envs, *shape)) for name, shape in state_shapes.items()}
         self.num_filled = zeros((num_envs,), torch.int64).fill_(num_steps)
         self.num_valid = 0
 
@@ -95,6 +101,7 @@ class Rollout:
             setattr(part, name, getattr(self, name)[:, first:last])
         part.reward = part.env_reward if self.reward is self.env_reward else self.reward[:, first:last]
         part.action_mask = None if self.action_mask is None else self.action_mask[:, first:last]
+        part.initial_state = {name: rows[first:last] for name, rows in self.initial_state.items()}
         part.num_filled = self.num_filled[first:last]
         return part
 
@@ -212,6 +219,8 @@ def take_columns(source: Rollout, columns: Tensor, target: Rollout) -> None:
     pairs += zip(_leaves(source), _leaves(target), strict=True)
     for tensor, taken in pairs:
         torch.index_select(tensor, 1, columns, out=taken)
+    for name, rows in source.initial_state.items():
+        torch.index_select(rows, 0, columns, out=target.initial_state[name])
     target.num_filled.copy_(source.num_filled[columns])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,7 @@ class SharedRollouts:
     """Rollouts ``[T, B]`` and a line of control for each worker, the same in every process that maps them.
 
     Args:
-        spaces, distribution: of the policy.
+        spaces, distribution, state_shapes: of the policy.
         num_steps, num_envs: `T` and `B`.
         num_rollouts: rollouts.
         num_workers: lines of control.
@@ -82,6 +83,7 @@ class SharedRollouts:
         self,
         spaces: EnvSpaces,
         distribution: ActionDistribution,
+        state_shapes: Mapping[str, tuple[int, ...]],
         *,
         num_steps: int,
         num_envs: int,
@@ -91,7 +93,8 @@ class SharedRollouts:
     ) -> None:
         arena = _Arena(memory)
         self.rollouts = [
-            Rollout(spaces, distribution, num_steps, num_envs, allocate=arena.take) for _ in range(num_rollouts)
+            Rollout(spaces, distribution, num_steps, num_envs, state_shapes=state_shapes, allocate=arena.take)
+            for _ in range(num_rollouts)
         ]
         words = arena.take((num_workers, _WORDS), np.dtype(np.int64))
         self.control = [Control(line) for line in words]

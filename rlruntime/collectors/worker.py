@@ -219,6 +219,7 @@ class _Worker:
             shared = SharedRollouts(
                 policy.spaces,
                 policy.distribution,
+                policy.state_shapes,
                 num_steps=plan.num_steps,
                 num_envs=plan.env.num_envs,
                 num_rollouts=plan.num_rollouts,

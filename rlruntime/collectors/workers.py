@@ -120,6 +120,7 @@ class CollectionWorkers:
             SharedRollouts,
             self.policy.spaces,
             self.policy.distribution,
+            self.policy.state_shapes,
             num_steps=num_steps,
             num_envs=env.num_envs,
             num_rollouts=num_rollouts,

@@ -99,3 +99,56 @@ def discounted_returns(
     closing = torch.where(carries_on | terminated, 0.0, gamma * bootstrap)
     increment = torch.where(valid, reward + closing, 0.0)
     return reverse_linear_scan(increment, carries_on.to(reward.dtype).mul_(gamma))
+
+
+def v_trace(
+    reward: Tensor,
+    value: Tensor,
+    log_ratio: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    valid: Tensor,
+    *,
+    gamma: float,
+    trace_lambda: float = 1.0,
+    rho_bar: float = 1.0,
+    c_bar: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    r"""V-trace (Espeholt et al. 2018, arXiv:1802.01561, equation 1 and remark 2).
+
+    .. math:: v_t - V(s_t) = \rho_t \delta_t + \gamma c_t (1 - done_t) (v_{t+1} - V(s_{t+1})), \quad
+              \rho_t = \min(\bar\rho, \pi(a_t) / \mu(a_t)), \quad c_t = \lambda \min(\bar c, \pi(a_t) / \mu(a_t))
+
+    The advantage is ``r_t + gamma * v_{t+1} - V(s_t)``, without the weight that the paper's policy gradient has before
+    it: in the clipped objective of PPO the probability ratio is that weight. Ends of episodes are as in
+    `generalized_advantage_estimation`; where nothing follows within the rollout, ``v_{t+1}`` is ``V(s_{t+1})``.
+
+    Args:
+        reward: ``[T, B]``.
+        value: ``[T + 1, B]`` under the current weights; ``value[1:]`` are those of the next observations.
+        log_ratio: ``[T, B]``, log-probability of the action under the current policy less that under the behaviour's.
+        terminated, truncated, valid: ``[T, B]`` bool.
+        gamma: discount per step.
+        trace_lambda: of the traces.
+        rho_bar, c_bar: the largest weights.
+
+    Returns:
+        advantages and value targets ``[T, B]``; in rows that aren't valid, 0 and the value.
+    """
+    require_rank("reward", reward, 2)
+    require_float("reward", reward)
+    num_steps, num_envs = reward.shape
+    require_shape("value", value, (num_steps + 1, num_envs))
+    require_shape("log_ratio", log_ratio, reward.shape)
+    for name, flag in (("terminated", terminated), ("truncated", truncated), ("valid", valid)):
+        require_shape(name, flag, reward.shape)
+        require_bool(name, flag)
+    ratio = torch.where(valid, log_ratio, 0.0).exp()
+    bootstrap = torch.where(terminated, 0.0, value[1:])
+    delta = torch.where(valid, ratio.clamp(max=rho_bar) * (reward + gamma * bootstrap - value[:-1]), 0.0)
+    carries_on = (valid & ~terminated & ~truncated).to(delta.dtype)
+    excess = reverse_linear_scan(delta, carries_on * ratio.clamp(max=c_bar) * (gamma * trace_lambda))
+    following = torch.zeros_like(excess)
+    following[:-1] = excess[1:] * carries_on[:-1]
+    advantage = torch.where(valid, reward + gamma * (bootstrap + following) - value[:-1], 0.0)
+    return advantage, value[:-1] + excess

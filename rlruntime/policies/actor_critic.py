@@ -33,7 +33,10 @@ class ActorCritic(Policy):
 
     Attributes:
         shared: whether actor and critic are one encoder.
+        critic_network: what the critic's encoder was built from, where that isn't ``network``.
     """
+
+    critic_encoder: nn.Module
 
     def __init__(
         self,
@@ -45,6 +48,7 @@ class ActorCritic(Policy):
         *,
         encoder_space: gym.Space[Any],
         network: Component,
+        critic_network: Component | None = None,
         transform_components: Sequence[Component] = (),
     ) -> None:
         super().__init__(
@@ -58,6 +62,7 @@ class ActorCritic(Policy):
             transform_components=transform_components,
             further_encoders={"critic_encoder": critic_encoder},
         )
+        self.critic_network = critic_network
         self.shared = actor_encoder is critic_encoder
         self.critic_head = orthogonal_(nn.Linear(output_size(critic_encoder), 1), 1.0)
         self.eval()

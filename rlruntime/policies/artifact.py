@@ -175,9 +175,11 @@ def load_policy(run: str | os.PathLike[str], *, device: str = "cpu", seed: int =
         if kind not in KINDS:
             raise ValueError(f"the kind {kind!r} is unknown")
         dueling = bool(document.get("dueling", False))
+        critic = document.get("criticNetwork")
+        critic_network = None if critic is None else Component.model_validate(critic)
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} can't be read as a policy: {error}", remedy="train or export it again") from None
-    policy = build_policy(spaces, network, transforms, kind=kind, dueling=dueling)
+    policy = build_policy(spaces, network, transforms, kind=kind, dueling=dueling, critic_network=critic_network)
     load_parameters(policy, tensors, path)
     return LoadedPolicy(policy.to(device), seed)
 
@@ -215,6 +217,9 @@ def save_policy(policy: Policy, path: Path, state: Mapping[str, Tensor] | None =
         "network": policy.network.model_dump(mode="json", by_alias=True),
         "transforms": [part.model_dump(mode="json", by_alias=True) for part in policy.transform_components],
     }
+    critic_network = getattr(policy, "critic_network", None)
+    if critic_network is not None:
+        document["criticNetwork"] = critic_network.model_dump(mode="json", by_alias=True)
     tensors = {name: tensor.detach().cpu().clone() for name, tensor in (state or policy.state_dict()).items()}
     temporary = path.with_name(f".{path.name}.tmp")
     try:

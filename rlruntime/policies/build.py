@@ -35,6 +35,7 @@ def build_policy(
     *,
     seed: int = ...,
     kind: Literal["ActorCritic"] = ...,
+    critic_network: Component | None = ...,
 ) -> ActorCritic: ...
 
 
@@ -47,6 +48,7 @@ def build_policy(
     seed: int = ...,
     kind: PolicyKind,
     dueling: bool = ...,
+    critic_network: Component | None = ...,
 ) -> Policy: ...
 
 
@@ -58,6 +60,7 @@ def build_policy(
     seed: int = 0,
     kind: PolicyKind = "ActorCritic",
     dueling: bool = False,
+    critic_network: Component | None = None,
 ) -> Policy:
     """Build a policy with parameters drawn from the ``network`` stream of ``seed``; torch's own state stays.
 
@@ -70,10 +73,14 @@ def build_policy(
             with noise to explore), both over bounded Box actions, `DQN` (epsilon-greedy over Q-values of Discrete
             actions).
         dueling: of kind `DQN`: the head gives a state's value and the actions' advantages.
+        critic_network: of kind `ActorCritic`: the critic's encoder, where it is another than the actor's.
 
     Raises:
-        ConfigError: unknown network or transform, bad config, or spaces they can't work with.
+        ConfigError: unknown network or transform, bad config, or spaces they can't work with; a network with memory
+            for another kind than `ActorCritic`.
     """
+    if critic_network is not None and kind != "ActorCritic":
+        raise ValueError(f"only a policy of kind ActorCritic has a network of its critic's own, not {kind}")
     distribution = _distribution(kind, spaces.action, dueling)
     space = spaces.observation
     parts: list[Transform] = []
@@ -88,7 +95,7 @@ def build_policy(
         if kind != "ActorCritic":
             if is_recurrent(actor):
                 raise ConfigError(
-                    f"{kind} learns from single rows of a replay buffer, which a network with memory can't be learned from",
+                    f"{kind} learns from single rows of replay, and a network with memory needs whole sequences",
                     field="spec.training.network.type",
                     value=network.type,
                     remedy="use algorithm PPO, or a network without memory",
@@ -104,7 +111,10 @@ def build_policy(
                 transform_components=[placed.component for placed in behind],
                 head_gain=1.0 if kind == "DQN" else 0.01,
             )
-        critic = actor if getattr(actor, "shared", False) else build_encoder(network, space)
+        if critic_network is not None:
+            critic = build_encoder(critic_network, space, field="spec.training.criticNetwork")
+        else:
+            critic = actor if getattr(actor, "shared", False) else build_encoder(network, space)
         return ActorCritic(
             spaces,
             distribution,
@@ -113,6 +123,7 @@ def build_policy(
             critic,
             encoder_space=space,
             network=network,
+            critic_network=critic_network,
             transform_components=[placed.component for placed in behind],
         )
 

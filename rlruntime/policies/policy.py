@@ -51,6 +51,8 @@ class Policy(nn.Module):
         head_gain: of the orthogonal initialisation of the head.
     """
 
+    actor_encoder: nn.Module
+
     def __init__(
         self,
         spaces: EnvSpaces,

@@ -12,9 +12,16 @@ from rlruntime.errors import ConfigError
 from rlruntime.registry import ENTRY_POINT_GROUP, nearest_remedy
 from rlruntime.spec.base import SpecModel
 from rlruntime.spec.problems import Locate, ManifestError, Path, model_error, nowhere, path_text
+from rlruntime.spec.training.advantages import GAEConfig, VTraceConfig
+from rlruntime.spec.training.collectors import (
+    AsyncEnvCollectorConfig,
+    AsyncProcessCollectorConfig,
+    InlineCollectorConfig,
+    SyncProcessCollectorConfig,
+)
 from rlruntime.spec.training.component import Component
 from rlruntime.spec.training.loggers import MLflowConfig, TensorBoardConfig, WandBConfig
-from rlruntime.spec.training.network import CNNConfig, MLPConfig
+from rlruntime.spec.training.network import CNNConfig, GRUConfig, LSTMConfig, MLPConfig
 from rlruntime.spec.training.storages import (
     ConsumingSamplerConfig,
     ImmutableWriterConfig,
@@ -39,6 +46,14 @@ from rlruntime.spec.training.transforms import TRANSFORM_CONFIGS
 BUILTIN_CONFIGS: dict[tuple[str, str], type[SpecModel]] = {
     ("network", "MLP"): MLPConfig,
     ("network", "CNN"): CNNConfig,
+    ("collector", "Inline"): InlineCollectorConfig,
+    ("collector", "SyncProcess"): SyncProcessCollectorConfig,
+    ("collector", "AsyncProcess"): AsyncProcessCollectorConfig,
+    ("collector", "AsyncEnv"): AsyncEnvCollectorConfig,
+    ("network", "LSTM"): LSTMConfig,
+    ("network", "GRU"): GRUConfig,
+    ("advantage", "GAE"): GAEConfig,
+    ("advantage", "VTrace"): VTraceConfig,
     **{("transform", name): model for name, model in TRANSFORM_CONFIGS.items()},
     ("storage", "Tensor"): TensorStorageConfig,
     ("storage", "SharedTensor"): SharedTensorStorageConfig,
@@ -92,6 +107,11 @@ def components_of(training: TrainingSpec) -> Iterator[tuple[str, Component, Path
     """Yield kind, component and path in the manifest of every part with a registry. Wrappers are Gymnasium's own."""
     root = ("spec", "training")
     yield "network", training.network, (*root, "network")
+    if training.critic_network is not None:
+        yield "network", training.critic_network, (*root, "criticNetwork")
+    if training.ppo is not None and training.ppo.advantage is not None:
+        yield "advantage", training.ppo.advantage, (*root, "ppo", "advantage")
+    yield "collector", training.collector, (*root, "collector")
     if training.replay is not None:
         for kind in ("storage", "sampler", "writer"):
             yield kind, getattr(training.replay, kind), (*root, "replay", kind)

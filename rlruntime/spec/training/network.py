@@ -38,3 +38,26 @@ class CNNConfig(SpecModel):
     """Non-linearity after each layer."""
     shared: bool = True
     """Whether policy and value share the network up to their heads."""
+
+
+class _RecurrentConfig(SpecModel):
+    """Settings of the networks with memory."""
+
+    hidden_sizes: Sizes = Field(default=(64,), max_length=16)
+    """Width of each fully connected layer before the recurrent ones."""
+    activation: Activation = "Tanh"
+    """Non-linearity after each fully connected layer."""
+    recurrent_size: PositiveInt = 64
+    """Width of each recurrent layer, and of its memory."""
+    num_layers: Annotated[PositiveInt, Field(le=16)] = 1
+    """Recurrent layers, each over the one before."""
+    shared: bool = False
+    """Whether policy and value share the network up to their heads."""
+
+
+class LSTMConfig(_RecurrentConfig):
+    """`type: LSTM`: a recurrent network with long short-term memory over the flattened, concatenated observation."""
+
+
+class GRUConfig(_RecurrentConfig):
+    """`type: GRU`: a recurrent network with gated recurrent units over the flattened, concatenated observation."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from rlruntime.spec.base import Fraction, NonNegativeFloat, PositiveFloat, PositiveInt, SpecModel
+from rlruntime.spec.training.component import Component
 
 Schedule = Literal["Constant", "Linear", "Cosine"]
 
@@ -19,13 +20,17 @@ class PPOConfig(SpecModel):
     num_steps: PositiveInt = 128
     """Steps of each environment copy in one rollout."""
     minibatch_size: PositiveInt = 256
-    """Most rows in one optimiser step; the valid rows of a rollout are split evenly."""
+    """Most rows in one optimiser step; the valid rows of a rollout are split evenly. Where the network has memory,
+    minibatches are whole environment copies: as many as have this many rows, so at least `numSteps`."""
     num_epochs: PositiveInt = 4
     """Passes over each rollout."""
     gamma: Fraction = 0.99
     """Discount per step."""
     gae_lambda: Fraction = 0.95
     """Lambda of generalised advantage estimation."""
+    advantage: Component | None = None
+    """How advantages and value targets come from a rollout: `GAE`, `VTrace`, or your own as `package.module:Object`.
+    Unset: `GAE` with `gamma` and `gaeLambda`."""
     clip_epsilon: PositiveFloat = 0.2
     """How far the probability ratio may move from 1 before its gradient is cut."""
     clip_schedule: Schedule = "Constant"

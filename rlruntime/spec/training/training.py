@@ -89,9 +89,15 @@ class TrainingSpec(SpecModel):
     env: EnvConfig
     """The environment."""
     network: Component = Component(type="MLP")
-    """The network between observations and the heads of policy and values: `MLP`, `CNN`, or your own. Layers and
-    activation of `MLP` are by default those of the papers: two of 64 and `Tanh` for PPO, two of 256 and `ReLU` for SAC,
-    TD3 and DQN."""
+    """The network between observations and the heads of policy and values: `MLP`, `CNN`, `LSTM`, `GRU`, or your own.
+    Layers and activation of `MLP` are by default those of the papers: two of 64 and `Tanh` for PPO, two of 256 and
+    `ReLU` for SAC, TD3 and DQN. `LSTM` and `GRU` have memory, and are for PPO."""
+    critic_network: Component | None = None
+    """Of PPO: a network for the critic alone, where it shall be another than the actor's. Unset: `network` again,
+    shared or not as its setting `shared` says."""
+    collector: Component = Component(type="Inline")
+    """What steps the environments, and beside what: `Inline` (in turns with the learner), `SyncProcess`, `AsyncProcess`,
+    `AsyncEnv`, or your own."""
     ppo: PPOConfig | None = None
     """Settings of `algorithm: PPO`. Unset: their defaults."""
     sac: SACConfig | None = None
@@ -112,6 +118,24 @@ class TrainingSpec(SpecModel):
     """Code that is called at the phases of training."""
     loggers: Annotated[tuple[Component, ...], AsTuple] = Field(default=(), max_length=16)
     """Where metrics go besides `metrics.jsonl`: `TensorBoard`, `WandB`, `MLflow`, or your own."""
+
+    @model_validator(mode="after")
+    def _critic_belongs_to_ppo(self) -> TrainingSpec:
+        if self.critic_network is None:
+            return self
+        if self.algorithm != "PPO":
+            raise refusal(
+                f"algorithm {self.algorithm} takes no network of the critic's own",
+                "criticNetwork",
+                remedy="remove it, or set algorithm: PPO",
+            )
+        if self.network.config.get("shared") is True:
+            raise refusal(
+                "the network is shared by actor and critic, so that the critic can't have its own",
+                "criticNetwork",
+                remedy="remove it, or network.config.shared",
+            )
+        return self
 
     @model_validator(mode="after")
     def _section_matches_algorithm(self) -> TrainingSpec:

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rlruntime.collectors.rollout import Rollout
-from rlruntime.errors import RLJobError
+from rlruntime.errors import ConfigError, RLJobError
 from rlruntime.losses.policy import clipped_surrogate
-from rlruntime.losses.returns import generalized_advantage_estimation
 from rlruntime.losses.value import clipped_value_loss, squared_value_loss
 from rlruntime.metrics.timers import PhaseTimers
 from rlruntime.policies.actor_critic import ActorCritic
 from rlruntime.policies.flat import Adam, FlatParameters
 from rlruntime.policies.gradients import make_gradient
-from rlruntime.policies.observations import (
-    ObservationTensor,
-    flatten_time,
-    index_observation,
-    map_observation,
-    narrow_observation,
-)
+from rlruntime.policies.sequence_gradient import SequenceGradient
 from rlruntime.seeding import SHUFFLE, stream_seed
 from rlruntime.spec.training.ppo import PPOConfig
+from rlruntime.trainers.algorithms.advantages import AdvantageData, checked, make_advantage
+from rlruntime.trainers.algorithms.batches import Batch, SequenceBatch, minibatch_bounds
 from rlruntime.trainers.schedules import schedule_factor
 
 _ADVANTAGE_EPSILON = 1e-8
@@ -39,59 +34,25 @@ _DIAGNOSTICS = (
 )
 
 
-class Batch(NamedTuple):
-    """`N` rows to learn from.
-
-    Attributes:
-        observation: ``[N, ...]``.
-        action: ``[N, ...]``.
-        behaviour_log_prob, behaviour_value, advantage, target: ``[N]``; the target is what values are regressed on.
-        action_mask: ``[N, n]`` or None.
-    """
-
-    observation: ObservationTensor
-    action: Tensor
-    behaviour_log_prob: Tensor
-    behaviour_value: Tensor
-    advantage: Tensor
-    target: Tensor
-    action_mask: Tensor | None
-
-    def select(self, rows: Tensor) -> Batch:
-        """Return the rows, copied."""
-        return self.map(lambda column: column.index_select(0, rows), index_observation(self.observation, rows))
-
-    def narrow(self, start: int, length: int) -> Batch:
-        """Return ``length`` rows from ``start``, as views."""
-        rows = narrow_observation(self.observation, start, length)
-        return self.map(lambda column: column.narrow(0, start, length), rows)
-
-    def map(self, function: Callable[[Tensor], Tensor], observation: ObservationTensor) -> Batch:
-        """Apply ``function`` to every column but the observation, which is given."""
-        return Batch(
-            observation=observation,
-            action=function(self.action),
-            behaviour_log_prob=function(self.behaviour_log_prob),
-            behaviour_value=function(self.behaviour_value),
-            advantage=function(self.advantage),
-            target=function(self.target),
-            action_mask=None if self.action_mask is None else function(self.action_mask),
-        )
-
-
 class PPO:
     """Learns from rollouts of the current policy.
+
+    A policy with memory learns from whole sequences: minibatches are environment copies, and parameters and values are
+    computed anew over all their steps, from the state that was remembered before the first.
 
     Args:
         config: settings.
         policy: learned in place; its parameters become views of one flat tensor.
         seed: of the job; the stream ``shuffle`` orders the minibatches.
-        on_minibatch: called with each minibatch before its loss is computed.
+        on_minibatch: called with each minibatch, a `Batch` or a `SequenceBatch`, before its loss is computed.
         before_step: called before each optimiser step, with the gradients computed and clipped.
         timers: told the phases of an update: ``advantage``, ``loss``, ``backward`` and ``optimizer``.
 
     Attributes:
         optimizer: Adam over all parameters of the policy.
+
+    Raises:
+        ConfigError: the advantage can't be had, or a minibatch is less than one sequence of a policy with memory.
     """
 
     def __init__(
@@ -100,7 +61,7 @@ class PPO:
         policy: ActorCritic,
         *,
         seed: int = 0,
-        on_minibatch: Callable[[Batch], None] | None = None,
+        on_minibatch: Callable[[Batch | SequenceBatch], None] | None = None,
         before_step: Callable[[], None] | None = None,
         timers: PhaseTimers | None = None,
     ) -> None:
@@ -111,7 +72,15 @@ class PPO:
         self._backward_phase, self._optimizer_phase = timers("backward"), timers("optimizer")
         self.parameters = FlatParameters(policy)
         self.optimizer = Adam(self.parameters, epsilon=config.adam_epsilon)
-        self.gradient = make_gradient(policy)
+        self.advantage = make_advantage(config)
+        self.gradient: Any = SequenceGradient(policy) if policy.is_recurrent else make_gradient(policy)
+        if policy.is_recurrent and config.minibatch_size < config.num_steps:
+            raise ConfigError(
+                f"a network with memory learns from whole sequences of numSteps = {config.num_steps} rows",
+                field="spec.training.ppo.minibatchSize",
+                value=config.minibatch_size,
+                remedy=f"set it to {config.num_steps} or more, or numSteps to less",
+            )
         self.device = self.parameters.data.device
         self._shuffle = torch.Generator().manual_seed(stream_seed(seed, SHUFFLE))
 
@@ -131,7 +100,7 @@ class PPO:
         config = self.config
         with self._advantage_phase:
             batch = self.batch(rollout)
-        num_rows = batch.advantage.shape[0]
+        num_items, most = batch.num_items, self._most_items(rollout.num_steps)
         learning_rate = config.learning_rate * schedule_factor(config.schedule, progress)
         clip_epsilon = config.clip_epsilon * schedule_factor(config.clip_schedule, progress)
         entropy_coefficient = config.entropy_coefficient * schedule_factor(config.entropy_schedule, progress)
@@ -140,9 +109,9 @@ class PPO:
         steps = epochs = 0
         stopped = False
         while epochs < config.num_epochs and not stopped:
-            order = torch.randperm(num_rows, generator=self._shuffle).to(self.device)
+            order = torch.randperm(num_items, generator=self._shuffle).to(self.device)
             shuffled = batch.select(order)
-            for start, length in minibatch_bounds(num_rows, config.minibatch_size):
+            for start, length in minibatch_bounds(num_items, most):
                 minibatch = shuffled.narrow(start, length)
                 if self.on_minibatch is not None:
                     self.on_minibatch(minibatch)
@@ -165,42 +134,27 @@ class PPO:
         _require_finite(means)
         return {
             **means,
-            "policy/explained_variance": _explained_variance(batch),
+            "policy/explained_variance": _explained_variance(batch.rows),
             "optim/learning_rate": learning_rate,
             "optim/steps": float(steps),
         }
 
-    def batch(self, rollout: Rollout) -> Batch:
-        """Return the valid rows of a rollout with their advantages and value targets, on the learner's device."""
-        advantage = generalized_advantage_estimation(
-            rollout.reward,
-            rollout.value,
-            rollout.terminated,
-            rollout.truncated,
-            rollout.valid,
-            gamma=self.config.gamma,
-            gae_lambda=self.config.gae_lambda,
+    def batch(self, rollout: Rollout) -> Batch | SequenceBatch:
+        """Return the valid rows of a rollout with their advantages and value targets, or its sequences where the policy
+        has memory, on the learner's device.
+
+        Raises:
+            ConfigError: the advantage returns something else than it must.
+        """
+        outcome = self.advantage(AdvantageData(self.policy, rollout))
+        advantage, target = checked(
+            outcome, rollout, "GAE" if self.config.advantage is None else self.config.advantage.type
         )
-        value = rollout.value[:-1]
-        mask = None if rollout.action_mask is None else rollout.action_mask[:-1].flatten(0, 1)
-        observation = flatten_time(map_observation(lambda leaf: leaf[:-1], rollout.observation))
-        rows = Batch(
-            observation=observation,
-            action=rollout.action.flatten(0, 1),
-            behaviour_log_prob=rollout.behaviour_log_prob.flatten(),
-            behaviour_value=value.flatten(),
-            advantage=advantage.flatten(),
-            target=(advantage + value).flatten(),
-            action_mask=mask,
-        )
-        if rollout.num_valid != rollout.valid.numel():
-            rows = rows.select(rollout.valid.flatten().nonzero().squeeze(1))
-        if self.device.type != "cpu":
-            on_device = map_observation(lambda leaf: leaf.to(self.device), rows.observation)
-            rows = rows.map(lambda column: column.to(self.device), on_device)
+        kind = SequenceBatch if self.policy.is_recurrent else Batch
+        batch = kind.of(rollout, advantage, target, self.device)
         if self.config.advantage_normalization == "Rollout":
-            rows = rows._replace(advantage=_normalised(rows.advantage))
-        return rows
+            batch = batch.with_advantage(_normalised(advantage[rollout.valid].to(self.device)))
+        return batch
 
     def state_dict(self) -> dict[str, Any]:
         """Return all but the policy's parameters: the optimiser's and the shuffle's state."""
@@ -212,26 +166,27 @@ class PPO:
         self._shuffle.set_state(state["shuffle"])
 
     def _minibatch_loss(
-        self, minibatch: Batch, clip_epsilon: float, entropy_coefficient: float
+        self, minibatch: Batch | SequenceBatch, clip_epsilon: float, entropy_coefficient: float
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, Tensor]]:
         """Return the diagnostics of L = L_clip + c1 L_value - c2 H (equation 9), and its gradients by action
         parameters and values.
         """
         config, distribution = self.config, self.policy.distribution
-        params, value = self.gradient.forward(minibatch.observation)
+        params, value = minibatch.forward(self.gradient)
+        rows = minibatch.rows
         with torch.no_grad():
-            advantage = minibatch.advantage
+            advantage = rows.advantage
             if config.advantage_normalization == "Minibatch":
                 advantage = _normalised(advantage)
-            evaluation = distribution.evaluate(params, minibatch.action, minibatch.action_mask)
+            evaluation = distribution.evaluate(params, rows.action, rows.action_mask)
             surrogate = clipped_surrogate(
-                evaluation.log_prob, minibatch.behaviour_log_prob, advantage, clip_epsilon=clip_epsilon
+                evaluation.log_prob, rows.behaviour_log_prob, advantage, clip_epsilon=clip_epsilon
             )
             if config.value_clip_epsilon is None:
-                value_loss = squared_value_loss(value, minibatch.target)
+                value_loss = squared_value_loss(value, rows.target)
             else:
                 value_loss = clipped_value_loss(
-                    value, minibatch.behaviour_value, minibatch.target, clip_epsilon=config.value_clip_epsilon
+                    value, rows.behaviour_value, rows.target, clip_epsilon=config.value_clip_epsilon
                 )
             d_entropy = -entropy_coefficient / advantage.shape[0]
             d_params = distribution.gradient(evaluation, surrogate.gradient, d_entropy)
@@ -240,21 +195,14 @@ class PPO:
         diagnostics = (surrogate.loss, value_loss.loss, entropy, surrogate.approx_kl, surrogate.clip_fraction)
         return diagnostics, (d_params, d_value)
 
+    def _most_items(self, num_steps: int) -> int:
+        """Return the most rows, or sequences of that many rows, in a minibatch."""
+        size = self.config.minibatch_size
+        return max(1, size // num_steps) if self.policy.is_recurrent else size
+
     def _kl_exceeded(self, outcome: tuple[Tensor, ...]) -> bool:
         limit = self.config.target_kl
         return limit is not None and float(outcome[3]) > limit
-
-
-def minibatch_bounds(num_rows: int, most: int) -> Iterator[tuple[int, int]]:
-    """Yield start and length of the fewest minibatches of at most ``most`` rows, whose lengths differ by at most
-    one.
-    """
-    count = -(-num_rows // most)
-    start = 0
-    for number in range(count):
-        length = num_rows // count + (number < num_rows % count)
-        yield start, length
-        start += length
 
 
 def _normalised(advantage: Tensor) -> Tensor:
