@@ -6,13 +6,18 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 from transform_cases import CASES, Case, registered
 
+from rlruntime.errors import ConfigError
+from rlruntime.spec.training.component import Component
+from rlruntime.spec.training.env import EnvConfig
 from rlruntime.transforms.base import Seat
+from rlruntime.transforms.staging import split_transforms
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "transforms.md"
+TEXT = (Path(__file__).resolve().parents[3] / "docs" / "transforms.md").read_text(encoding="utf-8")
 LETTERS: dict[str, Seat] = {"P": "policy", "E": "environment", "R": "rollout", "W": "write", "D": "read"}
-ROWS = dict(re.findall(r"^\| `(\w+)` \|(.*)\|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
+ROWS = dict(re.findall(r"^\| `(\w+)` \|(.*)\|$", TEXT.partition("Coming from")[0], re.MULTILINE))
 
 
 def test_page_lists_every_transform_once() -> None:
@@ -33,3 +38,19 @@ def test_page_says_the_seats_and_whether_there_is_an_inverse(case: Case) -> None
         assert inverse == ("yes" if case.undone else "no")
     else:
         assert inverse == ""
+
+
+def test_manifest_of_the_page_is_placed_as_its_comments_say() -> None:
+    (text,) = re.findall(r"^```yaml\nenv:\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+    env = EnvConfig.model_validate(yaml.safe_load(text))
+    found = split_transforms(env.transforms)
+    assert [part.type for part in found.wrappers] == ["rlruntime.transforms.copies:FrameSkip"]
+    assert [placed.component.type for placed in found.environment] == ["GrayScale", "Resize", "CatFrames"]
+    assert [placed.component.type for placed in found.policy] == ["ToFloatImage", "RewardSign"]
+
+
+def test_error_of_the_page_is_what_a_user_sees() -> None:
+    wrong = [Component(type="ObservationNorm"), Component(type="CatFrames")]
+    with pytest.raises(ConfigError) as caught:
+        split_transforms(wrong)
+    assert str(caught.value) in " ".join(TEXT.split())
