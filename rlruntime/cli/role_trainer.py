@@ -136,7 +136,7 @@ class _Run:
                     return self.report_again(found.completed)
                 observer.trains_into(attempt.folder, found.checkpoint)
                 observer.after_checkpoint = attempt.remove_superseded
-                observer.liveness.mark = lambda: getattr(getattr(trainer, "collector", None), "steps", None)
+                observer.liveness.mark = lambda: _steps(trainer)
                 folder = self._folder = RunFolder.guarded(attempt.folder, attempt.require_held)
                 remember_code(folder.path, _code_folder())
                 result = trainer.run(folder, resume=found.checkpoint is not None)
@@ -279,3 +279,9 @@ def _code_folder() -> Path:
 
 def _below(config_dir: Path, path: str) -> Path:
     return config_dir / PurePosixPath(path).relative_to(CONFIG_DIR)
+
+
+def _steps(trainer: object) -> int | None:
+    """Return the environment steps that a trainer has taken; None where it steps none by a collector."""
+    collector = getattr(trainer, "collector", None)
+    return None if collector is None else int(collector.stats().steps)

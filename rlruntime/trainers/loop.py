@@ -37,6 +37,7 @@ from rlruntime.trainers.checkpoint import (
 )
 from rlruntime.trainers.evaluation import EvaluationResult, EvaluationStopped, Evaluator
 from rlruntime.trainers.loggers import JsonLinesLogger, Logger, LoggerContext, Loggers
+from rlruntime.trainers.methods.collecting import open_environments
 from rlruntime.trainers.methods.make import make_method, make_policy
 from rlruntime.trainers.methods.method import Hooks
 from rlruntime.trainers.observer import Observer, Record
@@ -52,7 +53,6 @@ from rlruntime.trainers.setup import (
     resolve_num_threads,
     restores_environments,
 )
-from rlruntime.transforms.staging import make_transformed_env
 
 _WRITABLE_AGE_S = 1.0  # seconds after which the loop looks anew whether it may still write
 _SNAPSHOT_SHARE = 0.01  # of the time may go into the copies that signals fall back to
@@ -111,15 +111,15 @@ class Trainer:
             build("callback", part, field=f"spec.training.callbacks[{number}]")
             for number, part in enumerate(training.callbacks)
         )
-        env = make_transformed_env(training.env)
+        environments = open_environments(training)
         try:
-            policy = make_policy(training, env.spaces)
+            policy = make_policy(training, environments.spaces)
             self.device = resolve_device(training.device, policy)
             self.num_threads = resolve_num_threads(training.num_threads, policy)
             self.policy = policy.to(self.device)
-            self.method = make_method(training, env, self.policy, self._hooks(), self.timers)
+            self.method = make_method(training, environments, self.policy, self._hooks(), self.timers)
         except BaseException:
-            env.close()
+            environments.close()
             raise
         self.algorithm, self.collector = self.method.algorithm, self.method.collector
         self.evaluator = Evaluator(
@@ -224,7 +224,7 @@ class Trainer:
         try:
             self._note_stop(self.callbacks.on_setup(self))
             self.method.start()
-            self.collector.env.snapshot()  # the first one proves that it can be restored; it isn't timed
+            self.collector.snapshot()  # the first one proves that it can be restored; it isn't timed
             self._schedule()
             self.observer.on_start(self.progress)
             while True:
@@ -433,6 +433,7 @@ class Trainer:
             return self._restore_from(find_checkpoint(Path(settings.resume_from)), folder, own_run=False)
         if settings.init_from is not None:
             load_initial_policy(self.policy, Path(settings.init_from))
+            self.collector.publish()
         return None
 
     def _restore_from(self, path: Path, folder: RunFolder, *, own_run: bool) -> Resumed:

@@ -57,7 +57,7 @@ class RunState:
             load_parameters(self.method.policy, _tensors(state["policy"]), checkpoint.path)
             self.progress.load_state_dict(state["progress"])
             self.callbacks.load_state_dict(state["callbacks"])
-            num_envs, number = self.method.collector.env.num_envs, self.progress.checkpoints
+            num_envs, number = self.method.collector.num_envs, self.progress.checkpoints
             restart_seeds = stream_seeds(self.seed, ENVIRONMENT, num_envs, number)
             return self.method.restore(state, environments=environments, restart_seeds=restart_seeds)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError, RuntimeError) as error:

@@ -93,6 +93,7 @@ def fingerprint(device: torch.device, num_threads: int, training: TrainingSpec, 
     replay = {} if training.replay is None else training.replay.model_dump(mode="json", by_alias=True)
     return {
         "backend": env.backend,
+        "collector": json.dumps(training.collector.model_dump(mode="json", by_alias=True), sort_keys=True),
         "cpu": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "gymnasium": gym.__version__,

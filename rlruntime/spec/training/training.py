@@ -96,8 +96,8 @@ class TrainingSpec(SpecModel):
     """Of PPO: a network for the critic alone, where it shall be another than the actor's. Unset: `network` again,
     shared or not as its setting `shared` says."""
     collector: Component = Component(type="Inline")
-    """What steps the environments, and beside what: `Inline` (in turns with the learner), `SyncProcess`, `AsyncProcess`,
-    `AsyncEnv`, or your own."""
+    """What steps the environments, and beside what: `Inline` (in turns with the learner), `SyncProcess`,
+    `AsyncProcess`, `AsyncEnv`, or your own."""
     ppo: PPOConfig | None = None
     """Settings of `algorithm: PPO`. Unset: their defaults."""
     sac: SACConfig | None = None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from rlruntime.envs.protocol import EnvSpaces, VectorEnv
+from rlruntime.envs.protocol import EnvSpaces
 from rlruntime.metrics.timers import PhaseTimers
 from rlruntime.policies.actor_critic import ActorCritic
 from rlruntime.policies.build import PolicyKind, build_policy
 from rlruntime.policies.policy import Policy
 from rlruntime.spec.training.training import TrainingSpec
+from rlruntime.trainers.methods.collecting import Environments
 from rlruntime.trainers.methods.method import Hooks, Method
 from rlruntime.trainers.methods.off_policy import OffPolicy
 from rlruntime.trainers.methods.on_policy import OnPolicy
@@ -30,15 +31,18 @@ def make_policy(training: TrainingSpec, spaces: EnvSpaces) -> Policy:
         seed=training.seed,
         kind=POLICY_KINDS[training.algorithm],
         dueling=training.dqn is not None and training.dqn.dueling,
+        critic_network=training.critic_network,
     )
 
 
-def make_method(training: TrainingSpec, env: VectorEnv, policy: Policy, hooks: Hooks, timers: PhaseTimers) -> Method:
+def make_method(
+    training: TrainingSpec, environments: Environments, policy: Policy, hooks: Hooks, timers: PhaseTimers
+) -> Method:
     """Return the method of the manifest's algorithm.
 
     Args:
         training: the effective section of the manifest; any algorithm but Custom.
-        env: stepped, and closed with the method.
+        environments: as `open_environments` returned them; closed with the method.
         policy: as `make_policy` returns it; learns in place.
         hooks: who is told of what happens within an iteration.
         timers: told the time of every phase.
@@ -48,5 +52,5 @@ def make_method(training: TrainingSpec, env: VectorEnv, policy: Policy, hooks: H
     """
     if training.algorithm == "PPO":
         assert isinstance(policy, ActorCritic)
-        return OnPolicy(training, env, policy, hooks, timers)
-    return OffPolicy(training, env, policy, hooks, timers)
+        return OnPolicy(training, environments, policy, hooks, timers)
+    return OffPolicy(training, environments, policy, hooks, timers)

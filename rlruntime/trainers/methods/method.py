@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rlruntime.collectors.episodes import FinishedEpisodes
+from rlruntime.collectors.protocol import Collector
 from rlruntime.metrics.timers import PhaseTimers
 from rlruntime.policies.policy import Policy
 from rlruntime.trainers.checkpoint import ComponentRecord, ResumeClass
@@ -38,7 +39,7 @@ class Method(Protocol):
     """
 
     algorithm: Any
-    collector: Any
+    collector: Collector
 
     @property
     def policy(self) -> Policy:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from rlruntime.collectors.episodes import FinishedEpisodes
 from rlruntime.collectors.transitions import TransitionCollector, transitions
-from rlruntime.envs.protocol import VectorEnv
 from rlruntime.errors import ConfigError
 from rlruntime.metrics.timers import PhaseTimers
 from rlruntime.policies.policy import Policy
@@ -23,6 +22,7 @@ from rlruntime.trainers.algorithms.learner import Learner
 from rlruntime.trainers.algorithms.sac import SAC
 from rlruntime.trainers.algorithms.td3 import TD3
 from rlruntime.trainers.checkpoint import ComponentRecord, ResumeClass
+from rlruntime.trainers.methods.collecting import Collecting, Environments
 from rlruntime.trainers.methods.method import Hooks
 from rlruntime.trainers.methods.state import capture_parts, component_records, restore_parts
 
@@ -40,7 +40,7 @@ class OffPolicy:
 
     Args:
         training: the effective section of the manifest.
-        env: stepped, and closed by `close`.
+        environments: as `open_environments` returned them; closed by `close`.
         policy: learns in place.
         hooks: who is told.
         timers: told the phases of an update.
@@ -51,18 +51,18 @@ class OffPolicy:
     """
 
     def __init__(
-        self, training: TrainingSpec, env: VectorEnv, policy: Policy, hooks: Hooks, timers: PhaseTimers
+        self, training: TrainingSpec, environments: Environments, policy: Policy, hooks: Hooks, timers: PhaseTimers
     ) -> None:
         assert training.replay is not None
         config = training.sac or training.td3 or training.dqn
         assert config is not None
         self.training, self.config, self.policy, self.hooks = training, config, policy, hooks
         n_step = training.replay.n_step
-        if n_step is not None and n_step.steps > 1 and env.num_envs > 1:
+        if n_step is not None and n_step.steps > 1 and training.env.num_envs > 1:
             raise ConfigError(
                 "rewards over several steps need the rows of one environment copy in a row",
                 field="spec.training.env.numEnvs",
-                value=env.num_envs,
+                value=training.env.num_envs,
                 remedy="set it to 1, or leave out spec.training.replay.nStep",
             )
         self.algorithm = LEARNERS[training.algorithm](
@@ -71,13 +71,17 @@ class OffPolicy:
         self.buffer = ReplayBuffer.from_config(
             training.replay, seed=stream_seed(training.seed, SAMPLER), field=_REPLAY_FIELD
         )
-        self.collector = TransitionCollector(
-            env,
+        self._collecting = Collecting(
+            training,
+            environments,
             policy,
+            inline=TransitionCollector,
             num_steps=config.train_every_steps,
-            seed=training.seed,
             random_frames=config.random_frames,
+            hooks=hooks,
+            timers=timers,
         )
+        self.collector = self._collecting.collector
         self.num_updates = 0
         self._updates_due = 0.0
 
@@ -93,16 +97,14 @@ class OffPolicy:
     def iterate(self, progress: float, timers: PhaseTimers) -> tuple[dict[str, float], FinishedEpisodes]:
         """See `Method`."""
         collector, updates_before = self.collector, self.num_updates
-        env_before, policy_before = collector.env_seconds, collector.policy_seconds
         until = min(collector.num_frames + self.config.iteration_frames, self.training.total_frames)
         episodes: list[FinishedEpisodes] = []
         collect, write, learn = timers("collect"), timers("collect/write"), timers("learn")
         while collector.num_frames < until:
             frames_before = collector.num_frames
             self.algorithm.schedule(frames_before / self.training.total_frames)
-            self.hooks.phase("collect")
             with collect:
-                rollout = collector.collect()
+                rollout = self._collecting.collect()
                 if len(collector.episodes.returns):
                     episodes.append(collector.episodes)
                 with write:
@@ -115,12 +117,12 @@ class OffPolicy:
                 self.hooks.phase("learn")
                 with learn:
                     self._learn(timers)
-        timers.add("collect/env", collector.env_seconds - env_before)
-        timers.add("collect/policy", collector.policy_seconds - policy_before)
+                self._collecting.publish()
         metrics = {
             **self.algorithm.metrics(),
             "optim/steps": float(self.num_updates - updates_before),
             "replay/rows": float(len(self.buffer)),
+            **self._collecting.flush(),
         }
         return metrics, _joined(episodes)
 

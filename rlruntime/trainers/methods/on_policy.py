@@ -7,29 +7,34 @@ from typing import Any
 
 from rlruntime.collectors.episodes import FinishedEpisodes
 from rlruntime.collectors.inline import InlineCollector
-from rlruntime.envs.protocol import VectorEnv
 from rlruntime.metrics.timers import PhaseTimers
 from rlruntime.policies.actor_critic import ActorCritic
 from rlruntime.spec.training.training import TrainingSpec
 from rlruntime.trainers.algorithms.ppo import PPO
 from rlruntime.trainers.checkpoint import ComponentRecord, ResumeClass
+from rlruntime.trainers.methods.collecting import Collecting, Environments
 from rlruntime.trainers.methods.method import Hooks
 from rlruntime.trainers.methods.state import capture_parts, component_records, restore_parts
 
 
 class OnPolicy:
-    """PPO with the inline collector; see `Method`.
+    """PPO with any collector; see `Method`.
 
     Args:
         training: the effective section of the manifest.
-        env: stepped, and closed by `close`.
+        environments: as `open_environments` returned them; closed by `close`.
         policy: learns in place.
         hooks: who is told.
-        timers: told the phases of an update.
+        timers: told the phases.
     """
 
     def __init__(
-        self, training: TrainingSpec, env: VectorEnv, policy: ActorCritic, hooks: Hooks, timers: PhaseTimers
+        self,
+        training: TrainingSpec,
+        environments: Environments,
+        policy: ActorCritic,
+        hooks: Hooks,
+        timers: PhaseTimers,
     ) -> None:
         assert training.ppo is not None
         self.training, self.policy, self.hooks = training, policy, hooks
@@ -41,7 +46,16 @@ class OnPolicy:
             before_step=hooks.before_step,
             timers=timers.within("learn"),
         )
-        self.collector = InlineCollector(env, policy, num_steps=training.ppo.num_steps, seed=training.seed)
+        self._collecting = Collecting(
+            training,
+            environments,
+            policy,
+            inline=InlineCollector,
+            num_steps=training.ppo.num_steps,
+            hooks=hooks,
+            timers=timers,
+        )
+        self.collector = self._collecting.collector
 
     @property
     def num_frames(self) -> int:
@@ -54,20 +68,16 @@ class OnPolicy:
 
     def iterate(self, progress: float, timers: PhaseTimers) -> tuple[dict[str, float], FinishedEpisodes]:
         """See `Method`."""
-        collector, hooks = self.collector, self.hooks
-        env_before, policy_before = collector.env_seconds, collector.policy_seconds
-        hooks.phase("collect")
         with timers("collect"):
-            rollout = collector.collect()
-        timers.add("collect/env", collector.env_seconds - env_before)
-        timers.add("collect/policy", collector.policy_seconds - policy_before)
-        if hooks.rollout is not None:
-            hooks.rollout(rollout)
-        hooks.phase("learn")
+            rollout = self._collecting.collect()
+        if self.hooks.rollout is not None:
+            self.hooks.rollout(rollout)
+        self.hooks.phase("learn")
         with timers("learn"):
             metrics = self.algorithm.update(rollout, progress)
-            collector.update_transforms()
-        return metrics, collector.episodes
+            self.collector.update_transforms()
+        self._collecting.publish()
+        return {**metrics, **self._collecting.flush()}, self.collector.episodes
 
     def components(self) -> dict[str, ComponentRecord]:
         """See `Method`."""
