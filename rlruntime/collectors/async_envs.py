@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rlruntime.collectors.accounting import Accounts, apply_reward_transforms, update_statistics
 from rlruntime.collectors.acting import uniform_log_prob
-from rlruntime.collectors.batch_acting import BatchActor
+from rlruntime.collectors.batch_acting import Acted, BatchActor
 from rlruntime.collectors.episodes import FinishedEpisodes
 from rlruntime.collectors.protocol import CollectorStats
 from rlruntime.collectors.rollout import Rollout, take_columns
@@ -49,6 +49,9 @@ class AsyncEnvCollector:
 
     Attributes:
         rollout_copies: ``[b]`` int64, the environment of each column of the last rollout.
+
+    Raises:
+        ConfigError: the policy has memory.
     """
 
     Config = AsyncEnvCollectorConfig
@@ -64,6 +67,14 @@ class AsyncEnvCollector:
         min_ready: int = 1,
         random_frames: int = 0,
     ) -> None:
+        if policy.is_recurrent:
+            pool.close()
+            raise ConfigError(
+                "this collector can't carry the state of a policy with memory",
+                field="spec.training.collector.type",
+                value="AsyncEnv",
+                remedy="use Inline, SyncProcess or AsyncProcess, or a network without memory",
+            )
         self.pool, self.policy, self.seed = pool, policy, seed
         self.num_envs, self.num_steps, self.random_frames = pool.num_envs, num_steps, random_frames
         self.num_columns, self.min_ready = columns or pool.num_envs, min_ready
@@ -281,15 +292,10 @@ class AsyncEnvCollector:
         """Choose actions for environments and send them."""
         observation, mask = rows
         steps, columns = self._step[ids], self._column[ids]
-        staged = self._staged
         acted = self._actor.act_at_random(mask, len(ids)) if at_random else self._actor.act(observation, mask)
-        staged.action.numpy()[steps, columns] = action = acted.action.numpy()
-        staged.params.numpy()[steps, columns] = acted.params.numpy()
-        staged.policy_version.numpy()[steps, columns] = self.policy_version
-        if acted.value is not None:
-            staged.value.numpy()[steps, columns] = acted.value.numpy()
+        self._arrays.write_choice(acted, self.policy_version, steps, columns)
         self._acted.append((steps, columns))
-        self.pool.send(ids, self.policy.distribution.to_env(action))
+        self.pool.send(ids, self.policy.distribution.to_env(acted.action))
 
     def _judge(self, at_random: bool) -> None:
         """Write log-probabilities, and values that can be deferred, of all actions since the last time, under the
@@ -355,6 +361,8 @@ class _StepArrays:
         self._mask = None if rollout.action_mask is None else rollout.action_mask.numpy()
         self._reward, self._terminated = rollout.env_reward.numpy(), rollout.terminated.numpy()
         self._truncated, self._valid = rollout.truncated.numpy(), rollout.valid.numpy()
+        self._action, self._params = rollout.action.numpy(), rollout.params.numpy()
+        self._version, self._value = rollout.policy_version.numpy(), rollout.value.numpy()
 
     def write_seen(self, slot: StepSlot, ids: np.ndarray, steps: np.ndarray, columns: np.ndarray) -> None:
         """Write observations and masks."""
@@ -372,6 +380,14 @@ class _StepArrays:
         self._terminated[steps, columns] = slot.terminated[ids]
         self._truncated[steps, columns] = slot.truncated[ids]
         self._valid[steps, columns] = slot.valid[ids]
+
+    def write_choice(self, acted: Acted, version: int, steps: np.ndarray, columns: np.ndarray) -> None:
+        """Write what the policy chose."""
+        self._action[steps, columns] = acted.action
+        self._params[steps, columns] = acted.params
+        self._version[steps, columns] = version
+        if acted.value is not None:
+            self._value[steps, columns] = acted.value
 
     def carry_over(self, full: int, fresh: int) -> None:
         """Make what was seen last in one column the first of another."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -11,8 +13,10 @@ from rlruntime.policies.fast_actor import FastActor, fast_actor
 from rlruntime.policies.observations import ObservationTensor, map_observation
 from rlruntime.policies.policy import Policy
 
+_NOISE_ROWS = 1024
 
-class Acted:
+
+class Acted(NamedTuple):
     """What the policy chose for `N` rows.
 
     Attributes:
@@ -21,10 +25,9 @@ class Acted:
         value: ``[N]`` where the policy isn't ``deferrable`` and has values, else None.
     """
 
-    __slots__ = ("action", "params", "value")
-
-    def __init__(self, action: Tensor, params: Tensor, value: Tensor | None) -> None:
-        self.action, self.params, self.value = action, params, value
+    action: np.ndarray
+    params: np.ndarray
+    value: np.ndarray | None
 
 
 class BatchActor:
@@ -40,6 +43,8 @@ class BatchActor:
         self._policy, self._generator, self._num_params = policy, generator, num_params
         self._fast: dict[int, FastActor] = {}
         self._unfit: set[int] = set()
+        self._action_dtype = torch.empty(0, dtype=policy.distribution.action_dtype).numpy().dtype
+        self._noise, self._drawn = torch.empty(0), 0
 
     def act(self, observation: ObservationTensor, mask: Tensor | None) -> Acted:
         """Choose actions for rows ``[N, ...]`` on the CPU."""
@@ -51,17 +56,25 @@ class BatchActor:
         distribution = self._policy.distribution
         params = np.empty((num_rows, self._num_params), np.float32)
         fast(observation.numpy(), params)
-        noise = distribution.draw_noise((num_rows,), self._generator, self._generator.device)
-        action = torch.empty((num_rows, *distribution.action_shape), dtype=distribution.action_dtype)
-        distribution.sample_array(params, noise.numpy(), action.numpy())
-        return Acted(action, torch.from_numpy(params), None)
+        action = np.empty((num_rows, *distribution.action_shape), self._action_dtype)
+        distribution.sample_array(params, self._draw(num_rows).numpy(), action)
+        return Acted(action, params, None)
 
     def act_at_random(self, mask: Tensor | None, num_rows: int) -> Acted:
         """Choose uniform actions; their parameters are zeros."""
         distribution = self._policy.distribution
         action = torch.empty((num_rows, *distribution.action_shape), dtype=distribution.action_dtype)
-        distribution.uniform(self._generator, mask, action)
-        return Acted(action, torch.zeros(num_rows, self._num_params), None)
+        distribution.sample_uniform(self._draw(num_rows).cpu(), mask, action)
+        return Acted(action.numpy(), np.zeros((num_rows, self._num_params), np.float32), None)
+
+    def _draw(self, num_rows: int) -> Tensor:
+        """Return noise for so many rows, of a supply that is drawn at once."""
+        if self._drawn + num_rows > len(self._noise):
+            count = max(_NOISE_ROWS, num_rows)
+            self._noise = self._policy.distribution.draw_noise((count,), self._generator, self._generator.device)
+            self._drawn = 0
+        first, self._drawn = self._drawn, self._drawn + num_rows
+        return self._noise[first : self._drawn]
 
     def _fast_actor(self, num_rows: int) -> FastActor | None:
         if num_rows in self._unfit:
@@ -79,13 +92,13 @@ class BatchActor:
         policy, device = self._policy, self._generator.device
         distribution = policy.distribution
         observation = map_observation(lambda leaf: leaf.to(device), observation)
-        value: Tensor | None = None
+        value: np.ndarray | None = None
         if isinstance(policy, ActorCritic) and not policy.deferrable:
-            params, value = policy.params_and_values(observation)
-            value = value.cpu()
+            params, judged = policy.params_and_values(observation)
+            value = judged.cpu().numpy()
         else:
             params = policy.action_params(observation)
-        noise = distribution.draw_noise((num_rows,), self._generator, device)
+        noise = self._draw(num_rows)
         action = torch.empty((num_rows, *distribution.action_shape), dtype=distribution.action_dtype, device=device)
         distribution.sample(params, noise, None if mask is None else mask.to(device), action)
-        return Acted(action.cpu(), params.cpu(), value)
+        return Acted(action.cpu().numpy(), params.cpu().numpy(), value)
