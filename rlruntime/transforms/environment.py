@@ -27,7 +27,7 @@ Build = Callable[[EnvSpaces], Transform]
 
 
 class _Stage:
-    """A transform and the memory between it and its neighbours.
+    """The memory between a transform and its neighbours.
 
     Attributes:
         seen: the observation before it, by key; the memory of keys in ``passes`` is that of the stage after it.
@@ -37,11 +37,9 @@ class _Stage:
     """
 
     def __init__(self, transform: Transform, before: EnvSpaces, after: EnvSpaces, num_envs: int) -> None:
-        self.transform = transform
         through = transform.passes(before.observation)
         self.passes = list(through.items())
-        own = _leaves(allocate_observation(before.observation, (num_envs,)))
-        self.seen: Leaves = own
+        self.seen: Leaves = _leaves(allocate_observation(before.observation, (num_envs,)))
         self.written_keys = [
             key for key in _leaves(allocate_observation(after.observation, (0,))) if key not in through
         ]

@@ -118,6 +118,17 @@ def environment_transforms(transforms: Sequence[Component]) -> tuple[Component, 
     return tuple(component for place, component in enumerate(transforms) if place not in in_policy)
 
 
+def with_copy_wrappers(config: EnvConfig, *, evaluation: bool = False) -> EnvConfig:
+    """Return ``config`` with the wrappers that its transforms put around each copy, such as that of `FrameSkip`.
+
+    It is for who steps single copies; `make_transformed_env` does it by itself.
+
+    Raises:
+        ConfigError: what `split_transforms` raises.
+    """
+    return _wrapped(config, split_transforms(config.transforms, evaluation=evaluation))
+
+
 def make_transformed_env(
     config: EnvConfig,
     *,
@@ -152,9 +163,8 @@ def make_transformed_env(
             value=names,
             remedy="use the backend Loop or ProcessPool, or do without",
         )
-    inner_config = config.model_copy(update={"wrappers": (*config.wrappers, *split.wrappers)})
     env = make_vector_env(
-        inner_config, num_envs=num_envs, backend=backend, render_mode=render_mode, first_copy=first_copy
+        _wrapped(config, split), num_envs=num_envs, backend=backend, render_mode=render_mode, first_copy=first_copy
     )
     if not split.environment:
         return env
@@ -180,6 +190,10 @@ def build_transform(component: Component, spaces: EnvSpaces, *, field: str) -> T
     else:
         built = part.kind(part.config, space)
     return built
+
+
+def _wrapped(config: EnvConfig, split: Split) -> EnvConfig:
+    return config.model_copy(update={"wrappers": (*config.wrappers, *split.wrappers)})
 
 
 def _look_up(placed: Placed, field: str = "") -> _Part:

@@ -8,8 +8,9 @@ import pytest
 
 from rlruntime.errors import ConfigError
 from rlruntime.spec.training.component import Component
+from rlruntime.spec.training.env import EnvConfig
 from rlruntime.transforms.base import SEATS, RolloutView, Transform
-from rlruntime.transforms.staging import environment_transforms, split_transforms
+from rlruntime.transforms.staging import environment_transforms, split_transforms, with_copy_wrappers
 
 FIXED = {"loc": [0.0], "scale": [1.0]}
 SIZE = {"height": 84, "width": 84}
@@ -129,3 +130,12 @@ def test_transforms_of_the_environments_are_known_without_building_them() -> Non
 def test_order_that_can_not_work_is_refused_with_a_remedy(names: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         split_transforms(components(*names))
+
+
+def test_who_steps_single_copies_gets_their_wrappers_alone() -> None:
+    transforms = [{"type": "NoopReset", "config": {"maxNoops": 3}}, {"type": "EndOfLife"}, {"type": "ObservationNorm"}]
+    document = {"id": "CartPole-v1", "wrappers": [{"type": "ClipAction"}], "transforms": transforms}
+    config = EnvConfig.model_validate(document)
+    names = [part.type for part in with_copy_wrappers(config).wrappers]
+    assert names == ["ClipAction", "rlruntime.transforms.copies:NoopReset", "rlruntime.transforms.copies:EndOfLife"]
+    assert with_copy_wrappers(config, evaluation=True).wrappers[-1].config == {"max_noops": 3}
