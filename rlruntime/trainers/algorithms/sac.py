@@ -110,8 +110,7 @@ class SAC:
         phases = self._phases
         with phases.transform:
             rows = self._read(batch)
-            noise = torch.empty((2, rows.action.shape[0], self.distribution.size), device=self.policy.device)
-            self.distribution.fill_noise(noise, self._generator)
+            noise = torch.randn((2, *rows.action.shape), generator=self._generator, device=self.policy.device)
         temperature = self.temperature
         critic = self._update_critics(rows, noise[0], temperature)
         actor = self._update_actor(rows, noise[1], temperature)

@@ -95,8 +95,7 @@ class TD3:
         phases, config = self._phases, self.config
         with phases.transform:
             rows = self._read(batch)
-            noise = torch.empty((rows.action.shape[0], self.distribution.size), device=self.policy.device)
-            self.distribution.fill_noise(noise, self._generator)
+            noise = torch.randn(rows.action.shape, generator=self._generator, device=self.policy.device)
         self._critic_means.add(*self._update_critics(rows, noise))
         self.num_updates += 1
         if self.num_updates % config.policy_delay == 0:

@@ -129,9 +129,7 @@ def next_noise(sac: SAC, num_rows: int) -> Tensor:
     """Return the noise that the learner's next update draws."""
     copy = torch.Generator()
     copy.set_state(sac.state_dict()["generator"])
-    noise = torch.empty(2, num_rows, sac.distribution.size)
-    sac.distribution.fill_noise(noise, copy)
-    return noise
+    return torch.randn(2, num_rows, sac.distribution.size, generator=copy)
 
 
 @pytest.mark.parametrize("activation", ["ReLU", "GELU"], ids=["written out", "automatic"])
