@@ -143,7 +143,8 @@ def test_a_tensordict_of_a_rollout_has_nested_next_and_shares_its_memory() -> No
     td = rollout.to_tensordict()
 
     assert td.batch_size == torch.Size([4, 2])
-    keys = {"observation", "action", "behaviour_log_prob", "value", "valid", "is_init", "trajectory_id", "policy_version"}
+    keys = {"observation", "action", "behaviour_log_prob", "value", "valid"}
+    keys |= {"is_init", "trajectory_id", "policy_version"}
     assert set(td.keys()) == {*keys, "next"}
     assert set(td["next"].keys()) == {"observation", "reward", "terminated", "truncated", "done"}
     assert td["observation"][..., 0].tolist() == [[10, 20], [11, 21], [12, 22], [30, 23]]
