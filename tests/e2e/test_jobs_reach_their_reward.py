@@ -46,12 +46,12 @@ def test_ppo_solves_cartpole_within_a_hundred_thousand_frames_and_its_policy_can
 
 
 def test_ppo_with_convolutions_catches_every_ball_from_pixels(tmp_path: Path) -> None:
-    result = result_of("05-ppo-image.yaml", tmp_path)
+    result = result_of("11-ppo-image.yaml", tmp_path)
     assert result["frames"] <= 100_000
     assert result["evaluation"]["rewardMean"] >= 0.96
 
 
 def test_ppo_with_a_network_of_the_users_own_solves_cartpole(tmp_path: Path) -> None:
-    result = result_of("08-custom-network.yaml", tmp_path)
+    result = result_of("14-custom-network.yaml", tmp_path)
     assert result["frames"] <= 100_000
     assert result["evaluation"]["rewardMean"] >= 475.0

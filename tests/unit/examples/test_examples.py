@@ -16,21 +16,30 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 MANIFESTS = sorted(EXAMPLES.glob("*.yaml"))
 SHORTER = {
     "training.totalFrames": 256,
-    "training.env.numEnvs": 4,
     "training.env.maxEpisodeSteps": 20,
-    "training.ppo.numSteps": 32,
-    "training.ppo.minibatchSize": 64,
-    "training.ppo.numEpochs": 2,
     "training.evaluation.everyFrames": 128,
     "training.evaluation.episodes": 2,
     "training.evaluation.stopAtReward": "null",
     "metrics.port": 0,
 }
+ALGORITHM = {
+    "PPO": {
+        "training.env.numEnvs": 4,
+        "training.ppo.numSteps": 32,
+        "training.ppo.minibatchSize": 64,
+        "training.ppo.numEpochs": 2,
+    },
+    "SAC": {"training.sac.randomFrames": 64, "training.sac.iterationFrames": 64},
+    "DQN": {"training.dqn.randomFrames": 64, "training.dqn.iterationFrames": 64},
+}
+OTHERS = {"async-slow-envs": {"training.collector.config.columns": 4, "training.env.kwargs.milliseconds": 0}}
 
 
 def run_shortened(manifest: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(sys, "path", [*sys.path])
-    overrides = [argument for path, value in SHORTER.items() for argument in ("-o", f"{path}={value}")]
+    (job,) = load_manifests(manifest)
+    fields = {**SHORTER, **ALGORITHM[job.spec.training.algorithm], **OTHERS.get(job.metadata.name, {})}
+    overrides = [argument for path, value in fields.items() for argument in ("-o", f"{path}={value}")]
     assert main(["run", str(manifest), "--out", str(out), "--quiet", *overrides]) == 0
     result: dict[str, Any] = json.loads((out / "result.json").read_text())
     return result
@@ -52,7 +61,7 @@ def test_example_runs_to_success_and_leaves_its_files(
     assert (result["status"], result["reason"]) == ("Succeeded", "TotalFrames")
     assert result["frames"] >= 256
     assert result["evaluation"]["episodes"] == 2
-    assert result["resumeClass"] == "exact"
+    assert result["resumeClass"] == ("episodeRestart" if "async" in manifest.name else "exact")
     records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert sum("evaluation/reward_mean" in record for record in records) >= 1
     assert (out / "curves.png").stat().st_size > 0

@@ -21,7 +21,7 @@ print(policy.act(policy.spaces.observation.sample()).action.shape)
 
 def test_modules_beside_the_manifest_are_found_when_training_and_when_the_policy_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "jobs").mkdir()
-    text = (EXAMPLES / "08-custom-network.yaml").read_text()
+    text = (EXAMPLES / "14-custom-network.yaml").read_text()
     assert "totalFrames: 100000" in text
     (tmp_path / "jobs" / "job.yaml").write_text(text.replace("totalFrames: 100000", "totalFrames: 300"))
     shutil.copy(EXAMPLES / "my_network.py", tmp_path / "jobs")
