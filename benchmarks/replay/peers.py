@@ -57,14 +57,15 @@ def sb3() -> dict[str, float]:
 
 
 def cpprb(kind: str) -> dict[str, float]:
-    """cpprb, whose buffers are in C++."""
+    """cpprb, whose buffers are in C++: in batches as large as ours, in short ones, or with priorities."""
     from cpprb import PrioritizedReplayBuffer, ReplayBuffer
 
-    rows = columns(BATCH)
+    batch = SHORT_BATCH if kind == "short" else BATCH
+    rows = columns(batch)
     fields: dict[str, Any] = {name: {"shape": column.shape[1:] or 1} for name, column in rows.items()}
-    if kind == "uniform":
+    if kind != "prioritized":
         plain = ReplayBuffer(CAPACITY, fields)
-        return rates(lambda: plain.add(**rows), lambda: plain.sample(BATCH))
+        return rates(lambda: plain.add(**rows), lambda: plain.sample(BATCH), batch)
     buffer = PrioritizedReplayBuffer(CAPACITY, fields, alpha=0.6)
 
     def sample() -> None:
@@ -80,6 +81,7 @@ CASES = {
     "torchrl prioritized": ("torchrl", lambda: torchrl("prioritized")),
     "sb3 uniform, 16 rows a write": ("stable_baselines3", sb3),
     "cpprb uniform": ("cpprb", lambda: cpprb("uniform")),
+    "cpprb uniform, 16 rows a write": ("cpprb", lambda: cpprb("short")),
     "cpprb prioritized": ("cpprb", lambda: cpprb("prioritized")),
 }
 """What each case needs, and what it measures."""

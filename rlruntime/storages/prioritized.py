@@ -103,7 +103,7 @@ class PrioritizedSampler(Sampler):
             raise self._none_to_draw(storage)
         heights = (self.rng.random(count) + np.arange(count)) * (total / count)
         slots, mass = tree.find(heights)
-        weight = np.power(mass / tree.smallest, -self.beta).astype(np.float32)
+        weight = np.power((mass / tree.smallest).astype(np.float32), np.float32(-self.beta))
         start, end = storage.window
         return slots if end <= storage.capacity else start + (slots - start) % storage.capacity, weight
 

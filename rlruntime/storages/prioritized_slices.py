@@ -56,7 +56,9 @@ class PrioritizedSliceSampler(PrioritizedSampler):
             of_rows = priorities.reshape(len(ends), self.rows_together)
             share = self.slices.max_share
             priorities = share * of_rows.max(1, initial=0.0) + (1 - share) * of_rows.mean(1)
-        super().update_priorities(storage, ends, priorities)
+        self._follow(storage)
+        are_ends = self._index.run(ends) >= self.rows_together
+        super().update_priorities(storage, ends[are_ends], priorities[are_ends])
 
     def load_state_dict(self, state: Mapping[str, Any], storage: ArrayStorage) -> None:
         """Take what ``state_dict`` returned; what is known of trajectories is found again in the rows."""

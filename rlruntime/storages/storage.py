@@ -108,13 +108,16 @@ class ArrayStorage:
 
     def put(self, position: int, columns: list[np.ndarray]) -> None:
         """Write consecutive rows, at most ``capacity``, from ``position`` on; the window stays as it is."""
-        first = position % self.capacity
-        count = len(columns[0])
-        until_end = min(count, self.capacity - first)
+        first, count = position % self.capacity, len(columns[0])
+        until_end = self.capacity - first
+        if count <= until_end:
+            slots = slice(first, first + count)
+            for target, column in zip(self._columns, columns, strict=True):
+                target[slots] = column
+            return
         for target, column in zip(self._columns, columns, strict=True):
-            target[first : first + until_end] = column[:until_end]
-            if until_end < count:
-                target[: count - until_end] = column[until_end:]
+            target[first:] = column[:until_end]
+            target[: count - until_end] = column[until_end:]
 
     def put_at(self, slots: np.ndarray, columns: list[np.ndarray]) -> None:
         """Write rows into slots ``[n]``, each a different one; the window stays as it is."""

@@ -59,14 +59,16 @@ class RoundRobinWriter(Writer):
         ends in between, the window holds whole rows alone.
         """
         start, end = storage.window
-        capacity = storage.capacity
         new_end = end + num_rows
-        storage.move_window(max(start, min(new_end - capacity, end)), end)
-        left_out = max(num_rows - capacity, 0)
-        if left_out:
-            columns = [column[left_out:] for column in columns]
-        storage.put(end + left_out, columns)
-        storage.move_window(max(start, new_end - capacity), new_end)
+        new_start = max(start, new_end - storage.capacity)
+        if new_start > start:
+            storage.move_window(min(new_start, end), end)
+        if num_rows <= storage.capacity:
+            storage.put(end, columns)
+        else:
+            left_out = num_rows - storage.capacity
+            storage.put(end + left_out, [column[left_out:] for column in columns])
+        storage.move_window(new_start, new_end)
         return np.arange(end, new_end)
 
 

@@ -168,6 +168,13 @@ def test_priorities_of_rows_become_one_of_the_slice_by_the_largest_and_the_mean(
         buffer.update_priorities(np.array([0, 1]), np.array([-1.0, 3.0]))
 
 
+def test_rows_that_end_no_slice_get_no_priority() -> None:
+    buffer, sampler = prioritized(20, 2)
+    buffer.extend(Experience([[3, 1, 2]]).steps(6))
+    buffer.update_priorities(np.array([2, 3, 4, 5]), np.array([9.0, 2.0]))  # row 3 is a trajectory of its own
+    assert sampler.probabilities(buffer.storage).tolist() == pytest.approx([0, 0.25, 0.25, 0, 0, 0.5])
+
+
 def test_a_slice_that_lost_a_row_is_not_drawn_although_its_last_row_is_there() -> None:
     experience = Experience([[30]])
     buffer, _ = prioritized(6, 3)
