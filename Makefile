@@ -66,8 +66,16 @@ cluster: setup ## Start a Kubernetes on this machine, print its KUBECONFIG, end 
 PEERS := .cache/peers
 
 .PHONY: bench
-bench: setup $(PEERS)/.installed ## Measure RLJob beside Stable-Baselines3, sbx and TorchRL; 20 minutes; BENCH_ARGS="--rounds 1" for less
+bench: setup $(PEERS)/.installed ## Measure RLJob beside Stable-Baselines3, sbx and TorchRL; 35 minutes; BENCH_ARGS="--rounds 1" for less
 	$(BIN)/python benchmarks/compare.py --peers-python $(PEERS)/bin/python $(BENCH_ARGS)
+
+.PHONY: bench-replay
+bench-replay: setup $(PEERS)/.installed ## Measure replay buffers beside those of TorchRL, Stable-Baselines3 and cpprb; 10 minutes
+	$(BIN)/python benchmarks/replay/compare.py --peers-python $(PEERS)/bin/python $(BENCH_ARGS)
+
+.PHONY: bench-collectors
+bench-collectors: setup ## Measure collectors with environments of even and uneven speed; 2 minutes
+	$(BIN)/python benchmarks/collectors.py $(BENCH_ARGS)
 
 .PHONY: format
 format: setup ## Format the code, and repair what ruff can

@@ -14,12 +14,12 @@ from pathlib import Path
 HERE = Path(__file__).parent
 OURS = (
     "collect:Loop", "collect:VectorEntryPoint", "bare:sync", "bare:vector_entry_point", "train:Loop",
-    "train:VectorEntryPoint",
+    "train:VectorEntryPoint", "sac:Pendulum-v1", "sac:HalfCheetah-v5",
 )  # fmt: skip
 # Two processes on two cores: TorchRL's best, so its multi-process collectors aren't pinned to one.
 PEERS = (
     "collect:sb3", "collect:torchrl-single", "collect:torchrl-multisync", "collect:torchrl-multiasync", "train:sb3",
-    "train:sbx",
+    "train:sbx", "sac:sb3/Pendulum-v1", "sac:sbx/Pendulum-v1", "sac:sb3/HalfCheetah-v5", "sac:sbx/HalfCheetah-v5",
 )  # fmt: skip
 _UNPINNED = ("collect:torchrl-multisync", "collect:torchrl-multiasync")
 _LIMIT_S = 300
@@ -51,6 +51,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peers-python", required=True, help="interpreter of the peers' environment")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--cases", nargs="+", metavar="CASE", help="only these, without the tables")
     arguments = parser.parse_args()
     results: Results = {}
     for number in range(arguments.rounds):
@@ -58,13 +59,17 @@ def main() -> None:
             ("ours.py", sys.executable, OURS),
             ("peers.py", arguments.peers_python, PEERS),
         ):
-            for case in cases:
+            for case in (name for name in cases if not arguments.cases or name in arguments.cases):
                 print(f"round {number + 1}: {case}", file=sys.stderr)
                 name = f"{'rljob' if script == 'ours.py' else 'peer'} {case}"
                 results.setdefault(name, []).append(measure(python, script, case))
+    if arguments.cases:
+        print(json.dumps(results))
+        return
     print(f"{processor()}; medians of {arguments.rounds}, one core.\n")
     print(collection_table(results))
     print(training_table(results))
+    print(sac_table(results))
 
 
 def collection_table(results: Results) -> str:
@@ -95,6 +100,21 @@ def training_table(results: Results) -> str:
         rate, warm = median(results, name, "frames_per_second"), median(results, name, "warm_up_s")
         rewards = ", ".join(f"{result['reward']:.0f}" for result in results[name])
         lines.append(f"| {name} | {rate:,.0f} | {rate / sb3:.2f}x | {rate / sbx:.2f}x | {warm:.1f} | {rewards} |")
+    return "\n".join(lines) + "\n"
+
+
+def sac_table(results: Results) -> str:
+    """Return frames per second of SAC end to end, by environment."""
+    lines = [
+        "| SAC end to end | frames/s | to Stable-Baselines3 | to sbx | warm-up s |",
+        "|---|---|---|---|---|",
+    ]
+    for env_id in ("Pendulum-v1", "HalfCheetah-v5"):
+        names = (f"rljob sac:{env_id}", f"peer sac:sb3/{env_id}", f"peer sac:sbx/{env_id}")
+        rates = [median(results, name, "frames_per_second") for name in names]
+        for name, rate in zip(names, rates, strict=True):
+            warm = median(results, name, "warm_up_s")
+            lines.append(f"| {name} | {rate:,.0f} | {rate / rates[1]:.2f}x | {rate / rates[2]:.2f}x | {warm:.1f} |")
     return "\n".join(lines) + "\n"
 
 

@@ -26,6 +26,7 @@ from rlruntime.trainers.run_folder import RunFolder
 
 NUM_ENVS, NUM_STEPS = 16, 128
 WARM_UP_FRAMES, TRAIN_FRAMES = 4_096, 100_000
+SAC_WARM_UP_FRAMES, SAC_FRAMES, SAC_RANDOM_FRAMES = 1_000, 6_000, 500
 
 
 def collect(backend: str) -> dict[str, float]:
@@ -68,22 +69,35 @@ def bare(mode: str) -> dict[str, float]:
 
 
 def train(backend: str) -> dict[str, float]:
-    """Return frames per second of a whole run after its warm-up, the seconds of that, and what it had learned."""
+    """Return frames per second of PPO's whole run after its warm-up, the seconds of that, and what it had learned."""
+    training = {
+        "algorithm": "PPO",
+        "totalFrames": TRAIN_FRAMES,
+        "env": {"id": "CartPole-v1", "numEnvs": NUM_ENVS, "backend": backend},
+        "ppo": {"numSteps": NUM_STEPS, "minibatchSize": 256, "numEpochs": 4},
+    }
+    return _whole_run(training, WARM_UP_FRAMES)
+
+
+def sac(env_id: str) -> dict[str, float]:
+    """Return the same of SAC: one copy, an update a frame, batches of 256, two layers of 256."""
+    training = {
+        "algorithm": "SAC",
+        "totalFrames": SAC_FRAMES,
+        "env": {"id": env_id, "numEnvs": 1},
+        "sac": {"randomFrames": SAC_RANDOM_FRAMES},
+    }
+    return _whole_run(training, SAC_WARM_UP_FRAMES)
+
+
+def _whole_run(training: dict[str, Any], warm_up_frames: int) -> dict[str, float]:
     document = {
         "apiVersion": "rljob.io/v1alpha1",
         "kind": "RLJob",
         "metadata": {"name": "bench"},
-        "spec": {
-            "training": {
-                "algorithm": "PPO",
-                "totalFrames": TRAIN_FRAMES,
-                "numThreads": 1,
-                "env": {"id": "CartPole-v1", "numEnvs": NUM_ENVS, "backend": backend},
-                "ppo": {"numSteps": NUM_STEPS, "minibatchSize": 256, "numEpochs": 4},
-            }
-        },
+        "spec": {"training": {"numThreads": 1, **training}},
     }
-    clock = _Clock()
+    clock = _Clock(warm_up_frames)
     trainer = Trainer(parse_manifest(document, "benchmark"), observer=clock)
     with tempfile.TemporaryDirectory() as path, RunFolder.create(Path(path) / "run") as folder:
         result = trainer.run(folder)
@@ -119,13 +133,14 @@ def overhead(_which: str) -> dict[str, float]:
 class _Clock(Observer):
     """Notes when warm-up and training ended, and at how many frames."""
 
-    def __init__(self) -> None:
+    def __init__(self, warm_up_frames: int) -> None:
+        self.warm_up_frames = warm_up_frames
         self.begun = time.perf_counter()
         self.warm = self.end = (0.0, 0)
 
     def on_record(self, record: Record) -> None:
         now = (time.perf_counter(), int(record["frames"]))
-        if not self.warm[1] and now[1] >= WARM_UP_FRAMES:
+        if not self.warm[1] and now[1] >= self.warm_up_frames:
             self.warm = now
         self.end = now
 
@@ -145,7 +160,7 @@ def main() -> None:
     """Run the case named on the command line."""
     torch.set_num_threads(1)
     kind, _, which = sys.argv[1].partition(":")
-    measure = {"collect": collect, "bare": bare, "train": train, "overhead": overhead}[kind]
+    measure = {"collect": collect, "bare": bare, "train": train, "sac": sac, "overhead": overhead}[kind]
     print(json.dumps({"case": sys.argv[1], **measure(which)}))
 
 

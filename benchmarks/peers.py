@@ -13,6 +13,10 @@ import torch
 
 NUM_ENVS, NUM_STEPS = 16, 128
 WARM_UP_FRAMES, TRAIN_FRAMES = 4_096, 100_000
+SAC_WARM_UP_FRAMES, SAC_FRAMES, SAC_RANDOM_FRAMES = 1_000, 6_000, 500
+
+
+MODULES = {"sb3": "stable_baselines3", "sbx": "sbx"}
 
 
 def rate(batches: Iterator[int]) -> dict[str, float]:
@@ -76,6 +80,20 @@ def collect_torchrl(kind: str) -> dict[str, float]:
 
 def train(module: str) -> dict[str, float]:
     """PPO of Stable-Baselines3, or of its JAX sibling sbx."""
+    settings = {"n_steps": NUM_STEPS, "batch_size": 256, "n_epochs": 4}
+    return whole_run(module, "PPO", "CartPole-v1", NUM_ENVS, settings, WARM_UP_FRAMES, TRAIN_FRAMES)
+
+
+def sac(module: str, env_id: str) -> dict[str, float]:
+    """SAC of the same: one copy, an update a frame, batches of 256, two layers of 256."""
+    settings = {"learning_starts": SAC_RANDOM_FRAMES, "batch_size": 256, "policy_kwargs": {"net_arch": [256, 256]}}
+    return whole_run(module, "SAC", env_id, 1, settings, SAC_WARM_UP_FRAMES, SAC_FRAMES)
+
+
+def whole_run(
+    module: str, algorithm: str, env_id: str, num_envs: int, settings: dict[str, Any], warm_up_frames: int, frames: int
+) -> dict[str, float]:
+    """Frames per second of a run after its warm-up, the seconds of that, and what it had learned."""
     library = __import__(module)
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env
@@ -85,18 +103,18 @@ def train(module: str) -> dict[str, float]:
         warm: tuple[float, int] | None = None
 
         def _on_step(self) -> bool:
-            if self.warm is None and self.num_timesteps >= WARM_UP_FRAMES:
+            if self.warm is None and self.num_timesteps >= warm_up_frames:
                 self.warm = (time.perf_counter(), self.num_timesteps)
             return True
 
     extra = {} if module == "sbx" else {"device": "cpu"}
-    env = make_vec_env("CartPole-v1", NUM_ENVS)
-    model = library.PPO("MlpPolicy", env, n_steps=NUM_STEPS, batch_size=256, n_epochs=4, seed=0, **extra)
+    env = make_vec_env(env_id, num_envs)
+    model = getattr(library, algorithm)("MlpPolicy", env, seed=0, **settings, **extra)
     clock, begun = Clock(), time.perf_counter()
-    model.learn(TRAIN_FRAMES, callback=clock)
+    model.learn(frames, callback=clock)
     ended = time.perf_counter()
     assert clock.warm is not None
-    reward, _ = evaluate_policy(model, make_vec_env("CartPole-v1", 1), n_eval_episodes=20)
+    reward, _ = evaluate_policy(model, make_vec_env(env_id, 1), n_eval_episodes=20)
     return {
         "frames_per_second": (model.num_timesteps - clock.warm[1]) / (ended - clock.warm[0]),
         "warm_up_s": clock.warm[0] - begun,
@@ -110,7 +128,10 @@ def main() -> None:
     torch.set_num_threads(1)
     kind, _, which = sys.argv[1].partition(":")
     if kind == "train":
-        measured = train({"sb3": "stable_baselines3", "sbx": "sbx"}[which])
+        measured = train(MODULES[which])
+    elif kind == "sac":
+        name, _, env_id = which.partition("/")
+        measured = sac(MODULES[name], env_id)
     elif which == "sb3":
         measured = collect_sb3()
     else:
