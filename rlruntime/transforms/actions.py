@@ -72,11 +72,17 @@ class ActionScaling(ActionTransform):
         factor = (high - low) / (config.high - config.low)
         for name, values in (("env_low", low), ("env_high", high), ("factor", factor)):
             self.register_buffer(name, torch.from_numpy(values), persistent=False)
-        self._dtype = torch_dtype(box)
+        self._arrays, self._dtype = (low, high, factor), torch_dtype(box)
 
     def action_inverse(self, action: Tensor) -> Tensor:
         scaled = torch.addcmul(self.env_low, action.to(torch.float64) - self.low, self.factor)
         return scaled.clamp_(self.env_low, self.env_high).to(self._dtype)
+
+    def before_step(self, actions: np.ndarray) -> np.ndarray:
+        """Do what `action_inverse` does, in NumPy: for a few numbers in a fifth of the time."""
+        low, high, factor = self._arrays
+        scaled: np.ndarray = low + (actions.astype(np.float64) - self.low) * factor
+        return np.clip(scaled, low, high, out=scaled).astype(self.env_space.dtype, copy=False)
 
     def action_forward(self, action: Tensor) -> Tensor:
         return (self.low + (action.to(torch.float64) - self.env_low) / self.factor).to(torch.float32)

@@ -98,6 +98,8 @@ class Resize(_ImageTransform):
 
     def map_image(self, images: Tensor) -> Tensor:
         numbers = images.to(torch.float32)
+        if images.shape[1] == 1:  # whose strides would choose the kernels for channels last, which take longer
+            numbers = numbers[:, 0].contiguous().unsqueeze(1)
         size = (self.config.height, self.config.width)
         corners = False if self.config.interpolation == "Bilinear" else None
         scaled = functional.interpolate(numbers, size, mode=_MODES[self.config.interpolation], align_corners=corners)

@@ -158,6 +158,10 @@ def test_actions_are_scaled_to_the_bounds_of_the_environment() -> None:
     assert box(scaling.policy_space) == ([-1, -1], [1, 1], (2,), "float32")
     assert scaling.action_inverse(torch.tensor([[-1.0, -1.0], [0.0, 1.0]])).tolist() == [[-1, 0], [0, 10]]
     assert scaling.action_forward(torch.tensor([[0.5, 2.5]])).tolist() == [[0.5, -0.5]]
+    actions = np.random.default_rng(0).uniform(-1.5, 1.5, (50, 2)).astype(F32)
+    taken = scaling.before_step(actions)
+    assert taken.dtype == F32
+    np.testing.assert_allclose(taken, scaling.action_inverse(torch.from_numpy(actions)).numpy(), rtol=1e-6)
 
 
 def test_actions_are_chosen_among_points() -> None:
