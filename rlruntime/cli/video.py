@@ -81,11 +81,13 @@ def _record(
         writer: Any = imageio.get_writer(temporary, fps=fps, codec="libx264", macro_block_size=_EDGE)
         with writer:
             observation, info = env.reset(seed=seed)
+            state = None
             writer.append_data(_frame(env, config))
             for _ in range(_MAX_STEPS):
                 mask = info.get(MASK_KEY) if policy.spaces.action_mask == "info" else None
-                action = policy.act(observation, deterministic=deterministic, action_mask=mask).action
-                observation, _, terminated, truncated, info = env.step(action)
+                acted = policy.act(observation, state, deterministic=deterministic, action_mask=mask)
+                state = acted.state
+                observation, _, terminated, truncated, info = env.step(acted.action)
                 writer.append_data(_frame(env, config))
                 if terminated or truncated:
                     break

@@ -113,10 +113,6 @@ class _RecurrentChooser(_TensorChooser):
         super().__init__(policy, rollout, generator)
         self._memory = memory
 
-    def start(self) -> Callable[[int], None]:
-        self._memory.begin(self._rollout)
-        return super().start()
-
     def _act(self, observation: ObservationTensor, step: int) -> Tensor:
         return self._memory.act(self._rollout, observation, step)
 

@@ -16,7 +16,6 @@ from rlruntime.collectors.memory import RecurrentMemory
 from rlruntime.collectors.protocol import CollectorStats
 from rlruntime.collectors.rollout import Rollout
 from rlruntime.envs.protocol import VectorEnv
-from rlruntime.errors import ConfigError
 from rlruntime.policies.actor_critic import ActorCritic
 from rlruntime.policies.observations import flatten_time, map_observation
 from rlruntime.policies.policy import Policy
@@ -51,9 +50,6 @@ class InlineCollector:
         steps: steps of all copies together, counted as they are taken: it moves while `collect` runs.
         episodes: those that ended in the last rollout.
         env_seconds, policy_seconds: time spent in environments and in choosing actions so far.
-
-    Raises:
-        ConfigError: actions shall be random at first, and the policy has memory.
     """
 
     Config = InlineCollectorConfig
@@ -76,13 +72,9 @@ class InlineCollector:
         self.steps = 0
         self.env_seconds = self.policy_seconds = 0.0
         self._first_copy = first_copy
-        if policy.is_recurrent and random_frames:
-            raise ConfigError(
-                "random actions at the beginning are not for policies with memory, which they would leave without one",
-                value=random_frames,
-                remedy="use random_frames=0, or a network without memory",
-            )
-        self._memory = RecurrentMemory(policy, env.num_envs) if policy.is_recurrent else None
+        self._memory: RecurrentMemory | None = None
+        if isinstance(policy, ActorCritic) and policy.is_recurrent:
+            self._memory = RecurrentMemory(policy, env.num_envs)
         self._accounts = Accounts(env.num_envs)
         self._generator = torch.Generator(device=self.device).manual_seed(stream_seed(seed, POLICY))
         if rollout is None:
@@ -152,6 +144,8 @@ class InlineCollector:
                 rollout.begin_after(self._previous)
         else:
             self.reset()
+        if self._memory is not None:
+            self._memory.begin(rollout)
         with torch.no_grad():
             if self._acts_at_random:
                 self._fill(rollout, self._random_chooser.start())
@@ -294,7 +288,7 @@ class InlineCollector:
         evaluation = self.policy.distribution.evaluate(rollout.params, rollout.action, mask)
         rollout.behaviour_log_prob.copy_(evaluation.log_prob)
         if self._memory is not None:
-            self._memory.finish(rollout)
+            self._memory.finish(rollout, acted=not self._acts_at_random)
             return
         if not isinstance(self.policy, ActorCritic):
             return

@@ -11,7 +11,6 @@ from torch import Tensor
 from rlruntime.collectors.rollout import Rollout
 from rlruntime.policies.actor_critic import ActorCritic
 from rlruntime.policies.observations import ObservationTensor, flatten_time, map_observation, narrow_observation
-from rlruntime.policies.policy import Policy
 from rlruntime.policies.recurrent import State, zeroed
 
 _MAX_ROWS = 16_384
@@ -32,7 +31,7 @@ class RecurrentMemory:
         begins: ``[B]`` bool on the CPU, copies whose next row is the first of its episode.
     """
 
-    def __init__(self, policy: Policy, num_envs: int) -> None:
+    def __init__(self, policy: ActorCritic, num_envs: int) -> None:
         self.policy = policy
         self.state: State = policy.initial_state(num_envs)
         self.begins = torch.ones(num_envs, dtype=torch.bool)
@@ -53,22 +52,27 @@ class RecurrentMemory:
         """Return the parameters ``[B, P]`` of the actions of a step; values are written where they can't wait."""
         is_init = (~rollout.valid[step - 1] if step else self.begins).to(self._device)
         policy = self.policy
-        if policy.deferrable or not isinstance(policy, ActorCritic):
+        if policy.deferrable:
             params, self.state = policy.step(observation, self.state, is_init)
             return params
         params, value, self.state = policy.step_with_value(observation, self.state, is_init)
         rollout.value[step].copy_(value)
         return params
 
-    def finish(self, rollout: Rollout) -> None:
-        """Write the values that are missing, and remember what comes before the next rollout."""
+    def finish(self, rollout: Rollout, *, acted: bool) -> None:
+        """Write the values that are missing, and remember what comes before the next rollout.
+
+        Args:
+            rollout: whose steps were taken.
+            acted: whether `act` chose its actions; else the state is still that before the first step.
+        """
         num_steps = int(rollout.num_filled[0])
         resets = episode_starts(rollout, self.begins)
-        if isinstance(self.policy, ActorCritic):
-            if self.policy.deferrable:
-                self._judge(self.policy, rollout, resets, num_steps)
-            last = map_observation(lambda leaf: leaf[num_steps].to(self._device), rollout.observation)
-            rollout.value[num_steps:] = self._last_value(self.policy, last, resets[num_steps])
+        if self.policy.deferrable or not acted:
+            self._judge(rollout, resets, num_steps, acted=acted)
+        last = map_observation(lambda leaf: leaf[num_steps].to(self._device), rollout.observation)
+        is_init = resets[num_steps : num_steps + 1].to(self._device)
+        rollout.value[num_steps:] = self.policy.values_over(last, self.state, is_init)[0].cpu()
         self.begins = resets[num_steps]
 
     def state_dict(self) -> dict[str, Any]:
@@ -80,8 +84,9 @@ class RecurrentMemory:
         self.state = {name: state["state"][name].to(rows) for name, rows in self.state.items()}
         self.begins = state["begins"].clone()
 
-    def _judge(self, policy: ActorCritic, rollout: Rollout, resets: Tensor, num_steps: int) -> None:
-        """Write the values of all steps; the state of a critic with memory of its own goes through them."""
+    def _judge(self, rollout: Rollout, resets: Tensor, num_steps: int, *, acted: bool) -> None:
+        """Write the values of all steps; what has not gone through them goes now."""
+        policy = self.policy
         state = {name: rows.to(self._device) for name, rows in rollout.initial_state.items()}
         all_rows, num_envs = flatten_time(rollout.observation), rollout.num_envs
         chunk = max(1, _MAX_ROWS // num_envs)
@@ -89,16 +94,17 @@ class RecurrentMemory:
             end = min(start + chunk, num_steps)
             rows = narrow_observation(all_rows, start * num_envs, (end - start) * num_envs)
             rows = map_observation(self._to_device, rows)
-            value, state = policy.values_over(rows, state, resets[start:end].to(self._device))
+            is_init = resets[start:end].to(self._device)
+            if acted:
+                value, state = policy.values_over(rows, state, is_init)
+            else:
+                _, value, state = policy.params_and_values_over(rows, state, is_init)
             rollout.value[start:end] = value.view(end - start, num_envs)
-        self.state |= {name: rows for name, rows in state.items() if name.startswith("critic.")}
+        late = state if not acted else {name: rows for name, rows in state.items() if name.startswith("critic.")}
+        self.state = {**self.state, **late}
 
     def _to_device(self, tensor: Tensor) -> Tensor:
         return tensor.to(self._device)
-
-    def _last_value(self, policy: ActorCritic, observation: ObservationTensor, is_init: Tensor) -> Tensor:
-        value, _ = policy.values_over(observation, self.state, is_init.unsqueeze(0).to(self._device))
-        return value.to(torch.device("cpu"))
 
 
 def episode_starts(rollout: Rollout, first: Tensor) -> Tensor:

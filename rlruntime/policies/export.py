@@ -1,8 +1,9 @@
 """A trained policy for other programs: safetensors, torch.export and ONNX.
 
 The exported program maps raw observations, transforms included, to the most probable action in the environment's own
-units. Its batch size is free. Inputs come one by one, not as a dict, in the same order and under the same names in
-every format; a small ``policy.json`` beside the files says which.
+units. A policy with memory takes what it remembered as further inputs, zeros where an episode begins, and returns what
+to remember, for the next call, as further outputs. The batch size is free. Inputs come one by one, not as a dict, in
+the same order and under the same names in every format; a small ``policy.json`` beside the files says which.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class DeterministicPolicy(nn.Module):
 
     Attributes:
         inputs: what `forward` takes, in order.
-        output: what it returns.
+        outputs: what it returns, in order: the action, and what to remember.
     """
 
     start: Tensor
@@ -74,7 +75,14 @@ class DeterministicPolicy(nn.Module):
         if spaces.action_mask is not None:
             self.inputs.append(Port("action_mask", (spaces.action_mask_size,), "bool"))
         action = spaces.action
-        self.output = Port("action", tuple(action.shape or ()), str(action.dtype))
+        self.outputs = [Port("action", tuple(action.shape or ()), str(action.dtype))]
+        self.memory = [
+            Port(f"state.{name}", shape, "float32")
+            for name, shape in policy.state_shapes.items()
+            if name.startswith("actor.")
+        ]
+        self.inputs += self.memory
+        self.outputs += [port._replace(name=f"next.{port.name}") for port in self.memory]
         self._keys = list(leaves)
         self._single = not isinstance(spaces.observation, gym.spaces.Dict)
         self._has_mask = spaces.action_mask is not None
@@ -84,20 +92,25 @@ class DeterministicPolicy(nn.Module):
         self.starts_at_zero = not start.any()
         self.register_buffer("start", torch.from_numpy(start.copy()))
 
-    def forward(self, *inputs: Tensor) -> Tensor:
-        """Return actions ``[N, ...]`` as the environment takes them.
+    def forward(self, *inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Return actions ``[N, ...]`` as the environment takes them, and what to remember.
 
         Args:
             inputs: one tensor ``[N, ...]`` for each of ``self.inputs``.
         """
         leaves = inputs[: len(self._keys)]
         observation = leaves[0] if self._single else dict(zip(self._keys, leaves, strict=True))
-        mask = inputs[-1] if self._has_mask else None
+        mask = inputs[len(self._keys)] if self._has_mask else None
+        names = [port.name.removeprefix("state.") for port in self.memory]
+        state = dict(zip(names, inputs[len(inputs) - len(names) :], strict=True))
+        going_on = torch.zeros_like(leaves[0].flatten(1)[:, 0] if leaves[0].ndim > 1 else leaves[0], dtype=torch.bool)
         distribution = self.policy.distribution
-        action = distribution.to_env_tensor(distribution.mode(self.policy.action_params(observation), mask))
+        params, state = self.policy.step(observation, state, going_on)
+        action = distribution.to_env_tensor(distribution.mode(params, mask))
         if not self.starts_at_zero:
             action = action + self.start
-        return action.to(self._dtype)
+        action = action.to(self._dtype)
+        return (action, *(state[name] for name in names)) if names else action
 
 
 def export_policy(run: str | os.PathLike[str], folder: Path, formats: Sequence[str] = FORMATS) -> dict[str, Path]:
@@ -138,7 +151,7 @@ def describe(policy: DeterministicPolicy, formats: Sequence[str]) -> dict[str, A
         "formatVersion": 1,
         "files": {name: _FILES[name] for name in formats},
         "inputs": [_port_to_json(port) for port in policy.inputs],
-        "outputs": [_port_to_json(policy.output)],
+        "outputs": [_port_to_json(port) for port in policy.outputs],
         "action": "the most probable one, in the environment's units",
     }
 
@@ -203,7 +216,7 @@ def _save_onnx(policy: DeterministicPolicy, program: torch.export.ExportedProgra
             converted = torch.onnx.export(
                 program,
                 input_names=[port.name for port in policy.inputs],
-                output_names=[policy.output.name],
+                output_names=[port.name for port in policy.outputs],
                 opset_version=_OPSET,
                 dynamo=True,
                 external_data=False,
