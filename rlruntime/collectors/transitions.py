@@ -8,6 +8,7 @@ from rlruntime.collectors.accounting import apply_reward_transforms
 from rlruntime.collectors.inline import InlineCollector
 from rlruntime.collectors.rollout import Rollout
 from rlruntime.policies.observations import ObservationTensor
+from rlruntime.spec.training.storages import TRAJECTORY_KEY
 
 
 class TransitionCollector(InlineCollector):
@@ -21,13 +22,16 @@ class TransitionCollector(InlineCollector):
         apply_reward_transforms(self.policy, rollout)
 
 
-def transitions(rollout: Rollout) -> dict[str, Tensor]:
+def transitions(rollout: Rollout, *, with_trajectory: bool = False) -> dict[str, Tensor]:
     """Return the valid rows of a rollout ``[T, B]`` as columns ``[n, ...]``, time first.
 
     Each row carries its own next observation, and the reward that the environment gave. Columns: ``observation``
     (``observation.<key>`` of Dict spaces), ``action``, ``next.observation``, ``next.reward``, ``next.terminated``,
     ``next.truncated``, and ``action_mask`` and ``next.action_mask`` where the environment has masks. Where every row is
     valid they are views of the rollout.
+
+    Args:
+        with_trajectory: add the column ``trajectory``, the number of the episode, int64.
     """
     columns: dict[str, Tensor] = {}
     _add_observation(columns, "observation", rollout.observation, slice(None, -1))
@@ -38,6 +42,8 @@ def transitions(rollout: Rollout) -> dict[str, Tensor]:
     columns["next.truncated"] = rollout.truncated
     if rollout.action_mask is not None:
         columns["action_mask"], columns["next.action_mask"] = rollout.action_mask[:-1], rollout.action_mask[1:]
+    if with_trajectory:
+        columns[TRAJECTORY_KEY] = rollout.trajectory_id
     flat = {name: column.flatten(0, 1) for name, column in columns.items()}
     if rollout.num_valid == rollout.valid.numel():
         return flat

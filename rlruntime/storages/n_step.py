@@ -9,6 +9,7 @@ from torch import Tensor
 from rlruntime.errors import ConfigError
 from rlruntime.spec.training.storages import NStepConfig
 from rlruntime.storages.layout import RowLayout
+from rlruntime.storages.links import TrajectoryLinks
 from rlruntime.storages.storage import ArrayStorage
 from rlruntime.storages.trajectories import TrajectoryIndex
 
@@ -19,13 +20,17 @@ class NStep:
     `m` is ``steps``, or fewer where the trajectory ends before or its next row isn't written yet. A target is
     `reward + discount (1 - terminated) V(next observation)`, with the columns ``discount`` `= gamma^m` and
     ``num_steps`` `= m`, which are added to the batch.
+
+    With ``trajectoryKey`` rows of many trajectories may be mixed in any order, also by several processes that write;
+    without, environment copies take turns and ``endKeys`` say where a trajectory ends.
     """
 
     def __init__(self, config: NStepConfig) -> None:
         if config.gamma is None:
             raise ConfigError("rewards over several steps need a discount", field="nStep.gamma", remedy="set it")
         self.config, self.gamma = config, config.gamma
-        self._index = TrajectoryIndex(config)
+        key = config.trajectory_key
+        self._index = TrajectoryIndex(config) if key is None else TrajectoryLinks(key)
 
     def follow(self, storage: ArrayStorage) -> None:
         """Take note of rows that were written; within ``reading()``.
@@ -43,13 +48,17 @@ class NStep:
         """Change the outcome columns of ``rows [n]``; return ``discount`` float32 and ``num_steps`` int64, ``[n]``."""
         assert storage.layout is not None
         config = self.config
-        num_steps = self._index.steps_ahead(positions, storage.window.end, config.steps)
         offsets = np.arange(config.steps)
-        ahead = (positions[:, None] + offsets * config.num_envs) % storage.capacity
-        rewards = storage.named_column(config.reward_key, field="rewardKey")[ahead].astype(np.float64)
+        if isinstance(self._index, TrajectoryLinks):
+            ahead, num_steps = self._index.ahead(positions, config.steps)
+        else:
+            num_steps = self._index.steps_ahead(positions, storage.window.end, config.steps)
+            ahead = positions[:, None] + np.minimum(offsets, num_steps[:, None] - 1) * config.num_envs
+        rewards = storage.named_column(config.reward_key, field="rewardKey")[ahead % storage.capacity]
+        rewards = rewards.astype(np.float64)
         counted = offsets < num_steps[:, None]
         factors = (self.gamma**offsets * counted).reshape(*counted.shape, *[1] * (rewards.ndim - 2))
-        last = storage.gather(positions + (num_steps - 1) * config.num_envs)
+        last = storage.gather(ahead[:, -1])
         for name in self._outcomes(storage.layout):
             rows[name] = last[name]
         rows[config.reward_key] = np.where(factors != 0, rewards * factors, 0.0).sum(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rlruntime.spec.training.component import Component
-from rlruntime.spec.training.storages import ReplayBufferConfig
+from rlruntime.spec.training.storages import TRAJECTORY_KEY, ReplayBufferConfig
 from rlruntime.spec.training.training import OFF_POLICY, SECTIONS, TrainingSpec
 
 _LAYERS = {"hiddenSizes": [256, 256], "activation": "ReLU"}
@@ -30,9 +30,10 @@ def with_defaults(training: TrainingSpec) -> TrainingSpec:
     }
     if off_policy:
         replay = training.replay or ReplayBufferConfig()
-        if replay.n_step is not None and replay.n_step.gamma is None:
-            n_step = replay.n_step.model_copy(update={"gamma": section.gamma})
-            replay = replay.model_copy(update={"n_step": n_step})
+        if replay.n_step is not None:
+            told = {"gamma": section.gamma, "trajectory_key": TRAJECTORY_KEY}
+            unset = {name: value for name, value in told.items() if getattr(replay.n_step, name) is None}
+            replay = replay.model_copy(update={"n_step": replay.n_step.model_copy(update=unset)})
         update["replay"] = replay
     return training.model_copy(update=update)
 

@@ -14,6 +14,10 @@ Key = Annotated[str, Field(min_length=1, max_length=256)]
 Keys = Annotated[tuple[Key, ...], AsTuple]
 
 
+TRAJECTORY_KEY = "trajectory"
+"""Column in which trainers write the number of a row's trajectory, where something asks for it by this name."""
+
+
 class TensorStorageConfig(SpecModel):
     """`type: Tensor`: rows in memory, each one packed."""
 

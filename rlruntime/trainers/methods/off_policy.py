@@ -10,10 +10,10 @@ from torch import Tensor
 
 from rlruntime.collectors.episodes import FinishedEpisodes
 from rlruntime.collectors.transitions import TransitionCollector, transitions
-from rlruntime.errors import ConfigError
 from rlruntime.metrics.timers import PhaseTimers
 from rlruntime.policies.policy import Policy
 from rlruntime.seeding import SAMPLER, stream_seed
+from rlruntime.spec.training.storages import TRAJECTORY_KEY
 from rlruntime.spec.training.training import TrainingSpec
 from rlruntime.storages.batch import Batch
 from rlruntime.storages.buffer import ReplayBuffer
@@ -57,14 +57,6 @@ class OffPolicy:
         config = training.sac or training.td3 or training.dqn
         assert config is not None
         self.training, self.config, self.policy, self.hooks = training, config, policy, hooks
-        n_step = training.replay.n_step
-        if n_step is not None and n_step.steps > 1 and training.env.num_envs > 1:
-            raise ConfigError(
-                "rewards over several steps need the rows of one environment copy in a row",
-                field="spec.training.env.numEnvs",
-                value=training.env.num_envs,
-                remedy="set it to 1, or leave out spec.training.replay.nStep",
-            )
         self.algorithm = LEARNERS[training.algorithm](
             config, policy, seed=training.seed, timers=timers.within("learn"), before_step=hooks.before_step
         )
@@ -82,6 +74,8 @@ class OffPolicy:
             timers=timers,
         )
         self.collector = self._collecting.collector
+        n_step = training.replay.n_step
+        self._with_trajectory = n_step is not None and n_step.trajectory_key == TRAJECTORY_KEY
         self.num_updates = 0
         self._updates_due = 0.0
 
@@ -108,7 +102,7 @@ class OffPolicy:
                 if len(collector.episodes.returns):
                     episodes.append(collector.episodes)
                 with write:
-                    self.buffer.extend(transitions(rollout))
+                    self.buffer.extend(transitions(rollout, with_trajectory=self._with_trajectory))
                 collector.update_transforms()
             if self.hooks.rollout is not None:
                 self.hooks.rollout(rollout)

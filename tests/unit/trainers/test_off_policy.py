@@ -70,7 +70,7 @@ def test_a_resumed_run_ends_with_the_numbers_of_an_uninterrupted_one(
 
 
 def test_rewards_over_several_steps_resume_with_the_same_numbers(tmp_path: Path) -> None:
-    job = off_policy_job("DQN", replay={"nStep": {"steps": 3}, "batchSize": 16}, env={"numEnvs": 1})
+    job = off_policy_job("DQN", replay={"nStep": {"steps": 3}, "batchSize": 16}, env={"numEnvs": 3})
     run_job(job, tmp_path / "whole")
     run_job(job, tmp_path / "cut", stop_after=3)
     run_job(job, tmp_path / "cut", resume=True)
@@ -142,10 +142,32 @@ def test_rewards_are_stored_as_they_are_and_normalised_when_sampled() -> None:
     assert torch.allclose(given, (raw * scale).clamp(-10, 10), atol=1e-6)
 
 
-def test_rewards_over_several_steps_of_several_copies_are_refused_with_the_remedy() -> None:
-    job = off_policy_job("DQN", replay={"nStep": {"steps": 3}}, env={"numEnvs": 4})
-    with pytest.raises(ConfigError, match=r"numEnvs.*4.*set it to 1"):
-        built_trainer(job)
+def test_rewards_of_several_copies_are_summed_along_each_ones_own_episode() -> None:
+    trainer = off_policy_trainer(
+        "DQN",
+        env={"numEnvs": 3, "maxEpisodeSteps": 9},
+        replay={"nStep": {"steps": 4}, "batchSize": 16},
+        dqn={"randomFrames": 10_000, "gamma": 0.5},
+    )
+    buffer = trainer.method.buffer
+    try:
+        while len(buffer) < 300:
+            buffer.extend(transitions(trainer.collector.collect(), with_trajectory=True))
+        rows = buffer.sample(4000)
+    finally:
+        trainer.close()
+    # Every step of CartPole brings 1: the sum says how many there were, and where they led follows from the physics.
+    steps = rows["num_steps"]
+    assert torch.allclose(rows["next.reward"], 2.0 - 2.0 * 0.5 ** steps.float())
+    assert torch.equal(rows["discount"], 0.5 ** steps.float())
+    assert set(steps.tolist()) == {1, 2, 3, 4}
+    fewer = steps < 4
+    ended = rows["next.terminated"] | rows["next.truncated"]
+    newest = trainer.collector.num_frames - 4 * 3 * 4
+    assert bool(ended[fewer & (torch.from_numpy(rows.positions) < newest)].all())
+    one = steps == 1
+    moved = rows["observation"][:, 0] + 0.02 * rows["observation"][:, 1]
+    assert torch.allclose(rows["next.observation"][one, 0], moved[one], atol=1e-6)
 
 
 @pytest.mark.parametrize(
