@@ -105,8 +105,8 @@ def test_a_worker_that_hangs_is_a_fault_at_its_deadline_with_its_stack(make: Mak
     config = env_config("toy_envs:FaultyEnv", 2, timeout_s=1.0, fault="hang", seed=env_seed(1), length=100)
     fault = fault_of(make(kind, config))
     assert re.fullmatch(
-        r"collection worker 0 \(pid \d+, copies 0-1\) did not finish a step of its environments \(after \d+\) within 1 s "
-        "and was killed",
+        r"collection worker 0 \(pid \d+, copies 0-1\) did not finish a step of its environments \(after \d+\) "
+        "within 1 s and was killed",
         str(fault),
     )
     assert "spin_forever" in fault.worker_traceback

@@ -167,26 +167,26 @@ def test_workers_may_follow_policies_of_their_own(make: Make) -> None:
 
 
 def test_stragglers_are_cut_short_where_they_are_and_go_on_from_there(make: Make, tmp_path: Path) -> None:
-    config = env_config("collector_envs:SleepingEnv", 3, sleep_s=0.002, slow_factor=25, slow_seed=env_seed(2))
-    collector = make(config, policy_for(config), num_workers=3, num_steps=10, preemption_share=0.6)
+    config = env_config("collector_envs:SleepingEnv", 2, sleep_s=0.002, slow_factor=25, slow_seed=env_seed(1))
+    collector = make(config, policy_for(config), num_workers=2, num_steps=10, preemption_share=0.5)
     counted, valid = 0.0, 0
     for _ in range(3):
         rollout = collected(collector)
         assert isinstance(rollout.observation, Tensor)
-        filled = int(rollout.num_filled[2])
-        assert rollout.num_filled[:2].tolist() == [10, 10]
+        filled = int(rollout.num_filled[1])
+        assert int(rollout.num_filled[0]) == 10
         assert filled < 10
-        assert rollout.valid[:, 2].tolist() == [True] * filled + [False] * (10 - filled)
-        seen = rollout.observation[:, 2, 0].tolist()
+        assert rollout.valid[:, 1].tolist() == [True] * filled + [False] * (10 - filled)
+        seen = rollout.observation[:, 1, 0].tolist()
         assert seen == [counted + min(step, filled) for step in range(11)]
-        assert rollout.trajectory_id[:filled, 2].tolist() == [2] * filled
+        assert rollout.trajectory_id[:filled, 1].tolist() == [1] * filled
         counted += filled
-        valid += 20 + filled
+        valid += 10 + filled
         # The value after the last step is there to bootstrap from.
         policy = collector.policy
         assert isinstance(policy, ActorCritic)
         with torch.no_grad():
-            torch.testing.assert_close(rollout.value[filled, 2], policy.values(rollout.observation[filled])[2])
+            torch.testing.assert_close(rollout.value[filled, 1], policy.values(rollout.observation[filled])[1])
     assert collector.num_frames == valid
     assert collector.num_cut_short == 3
 
