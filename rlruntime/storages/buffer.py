@@ -178,7 +178,7 @@ class ReplayBuffer:
             ConfigError: the rows don't fit those that are held.
         """
         if self.write_transforms:
-            columns = {name: torch.as_tensor(column) for name, column in flat_columns(rows).items()}
+            columns = {name: _tensor(column) for name, column in flat_columns(rows).items()}
             rows = _transformed(columns, self.write_transforms)
         matched, num_rows = self.storage.matched(rows)
         if num_rows == 0:
@@ -305,7 +305,7 @@ class ReplayBuffer:
                     return self._gather(self._draw(size))
             ahead = self._ahead.next(size, lambda: self._drawn(size), self._gather_beside)
         batch = ahead.gathered.result(GATHER_TIMEOUT_S)
-        if batch is None:
+        if not self.sampler.may_give(ahead.draw, batch) or batch is None:
             with self._lock, self.storage.reading():
                 return self._gather(self._draw(size))
         return batch
@@ -355,6 +355,13 @@ def _transformed(columns: dict[str, Tensor], transforms: Sequence[ColumnTransfor
     for transform in transforms:
         columns = dict(transform(columns))
     return columns
+
+
+def _tensor(column: Any) -> Tensor:
+    """Return a column as a tensor of the same memory, of a copy where that can't be written."""
+    if isinstance(column, np.ndarray) and not column.flags.writeable:
+        column = column.copy()
+    return torch.as_tensor(column)
 
 
 def _with_row_dimension(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from rlruntime.registry import register
 from rlruntime.spec.training.storages import PromptGroupSamplerConfig
+from rlruntime.storages.batch import Batch
 from rlruntime.storages.errors import TooFewRowsError
 from rlruntime.storages.samplers import Draw, Sampler
 from rlruntime.storages.storage import ArrayStorage
@@ -23,7 +24,7 @@ class PromptGroupSampler(Sampler):
     leading dimensions ``(groups, groupSize)``.
 
     Attributes:
-        num_dropped: groups that were dropped before they were drawn, complete or not.
+        num_dropped: groups that were dropped before they were given, complete or not.
     """
 
     Config = PromptGroupSamplerConfig
@@ -50,6 +51,12 @@ class PromptGroupSampler(Sampler):
         else:
             drawn, self._complete = self._complete[:num_groups], self._complete[num_groups:]
         return Draw(drawn.reshape(-1), leading=(num_groups, size))
+
+    def may_give(self, draw: Draw, batch: Batch | None) -> bool:
+        """Count groups that were lost after they were drawn; see `Sampler.may_give`."""
+        if batch is None and not self.config.reuse:
+            self.num_dropped += len(draw.positions) // self.rows_together
+        return batch is not None
 
     def state_dict(self, storage: ArrayStorage) -> dict[str, Any]:
         """Return which groups are complete and which rows wait for others, and the randomness."""

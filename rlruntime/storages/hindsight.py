@@ -56,7 +56,7 @@ class Hindsight:
             ConfigError: the rows lack a column that is named.
         """
         self._index.follow(storage)
-        ahead = self._index.steps_ahead(positions, storage.window.end)
+        ahead = self._index.steps_ahead(positions)
         relabelled = self.rng.random(len(positions)) < self.config.share
         steps = self.rng.integers(0, ahead) if self.config.strategy == "Future" else ahead - 1
         goals: np.ndarray = np.where(relabelled, positions + steps * self.config.num_envs, -1)

@@ -52,7 +52,7 @@ class NStep:
         if isinstance(self._index, TrajectoryLinks):
             ahead, num_steps = self._index.ahead(positions, config.steps)
         else:
-            num_steps = self._index.steps_ahead(positions, storage.window.end, config.steps)
+            num_steps = self._index.steps_ahead(positions, config.steps)
             ahead = positions[:, None] + np.minimum(offsets, num_steps[:, None] - 1) * config.num_envs
         rewards = storage.named_column(config.reward_key, field="rewardKey")[ahead % storage.capacity]
         rewards = rewards.astype(np.float64)

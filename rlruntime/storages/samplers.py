@@ -19,6 +19,7 @@ from rlruntime.spec.training.storages import (
     UniformSamplerConfig,
     WithoutReplacementSamplerConfig,
 )
+from rlruntime.storages.batch import Batch
 from rlruntime.storages.errors import TooFewRowsError
 from rlruntime.storages.storage import ArrayStorage
 
@@ -72,6 +73,15 @@ class Sampler:
             ConfigError: ``batch_size`` is no multiple of ``rows_together``; the rows lack a column.
         """
         raise NotImplementedError
+
+    def may_give(self, draw: Draw, batch: Batch | None) -> bool:
+        """Return whether a batch that was drawn ahead may still be given; else another is drawn in its place.
+
+        Args:
+            draw: what was drawn.
+            batch: its rows; None where some of them were written over before they were copied.
+        """
+        return batch is not None
 
     def update_priorities(self, storage: ArrayStorage, positions: np.ndarray, priorities: np.ndarray) -> None:
         """Set the priority of rows; samplers without priorities refuse it, rather than let them go unused."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from rlruntime.registry import register
 from rlruntime.spec.training.storages import StalenessBoundedSamplerConfig
+from rlruntime.storages.batch import Batch
 from rlruntime.storages.errors import TooFewRowsError
 from rlruntime.storages.ring import PositionRing
 from rlruntime.storages.samplers import Draw, Sampler
@@ -48,6 +49,12 @@ class StalenessBoundedSampler(Sampler):
                 f"behind version {self.current_version}"
             )
         return Draw(fresh.draw(self.rng, batch_size))
+
+    def may_give(self, draw: Draw, batch: Batch | None) -> bool:
+        """Return whether none of the rows has become too old since they were drawn; see `Sampler.may_give`."""
+        if batch is None:
+            return False
+        return int(batch[self.config.version_key].min()) >= self.current_version - self.config.max_staleness
 
     def state_dict(self, storage: ArrayStorage) -> dict[str, Any]:
         """Return the version, the count, how far rows were looked at, and the randomness."""

@@ -65,17 +65,18 @@ class TrajectoryIndex:
         counts: np.ndarray = self._run[positions % len(self._run)]
         return counts
 
-    def steps_ahead(self, positions: np.ndarray, end: int, most: int | None = None) -> np.ndarray:
+    def steps_ahead(self, positions: np.ndarray, most: int | None = None) -> np.ndarray:
         """Return how many of the rows at, and right after, ``positions [n]`` are of one trajectory, ``[n]`` int64.
+
+        Rows that were written since the last `follow`, by whatever process, don't count.
 
         Args:
             positions: of rows at hand.
-            end: rows from this position on aren't written yet.
             most: where to stop counting; None counts to the end of the trajectory.
         """
         stride = self.config.num_envs
         most = self._longest if most is None else min(most, self._longest)
-        run, room = self.run(positions), (end - 1 - positions) // stride + 1
+        run, room = self.run(positions), (self._seen - 1 - positions) // stride + 1
         steps = np.ones(len(positions), np.int64)
         # Rows that follow one another are together up to a point, and never after it: it is found bit by bit.
         bit = 1 << max(most - 1, 0).bit_length()

@@ -57,6 +57,12 @@ def test_what_is_stored_is_what_the_transforms_of_writing_made_in_their_order() 
     assert batch.keys() == ["observation", "action", "next.reward"]
 
 
+def test_arrays_that_can_not_be_written_are_taken_as_they_are() -> None:
+    buffer = tensor_buffer(10, sampler=in_order(), write_transforms=[Shift("action", 1)])
+    buffer.extend({**numbered(0, 3), "action": np.broadcast_to(np.int64(4), 3)})
+    assert buffer.sample(3)["action"].tolist() == [5, 5, 5]
+
+
 def test_what_is_read_is_what_the_transforms_of_reading_made_and_rows_stay_raw() -> None:
     buffer = tensor_buffer(10, sampler=in_order(), read_transforms=[Shift("observation", 10), without("action")])
     buffer.extend(numbered(0, 3))

@@ -246,6 +246,23 @@ def test_sums_agree_with_a_walk_along_the_trajectory(
         buffer.sampler = n_step_buffer(1).sampler
 
 
+def test_rows_that_another_process_wrote_after_the_draw_are_not_summed() -> None:
+    config = SharedTensorStorageConfig(capacity=8)
+    storage = SharedTensorStorage(config)
+    ours = ReplayBuffer(storage)
+    theirs = ReplayBuffer(SharedTensorStorage.attach(config, storage.descriptor))
+    experience = Experience([[4, 4, 1, 5]])
+    n_step = NStep(NStepConfig(steps=3, gamma=0.5, trajectory_key="trajectory"))
+    ours.extend(experience.steps(9))
+    n_step.follow(storage)
+    # Of another trajectory; the slot it lies in held a second step before, which would go on from a first one.
+    theirs.extend(experience.steps(1))
+    positions = np.array([8])
+    rows = storage.gather(positions)
+    assert n_step.apply(storage, positions, rows)["num_steps"].tolist() == [1]
+    assert rows["next.reward"].tolist() == [20.0]
+
+
 def test_batches_drawn_ahead_keep_their_sums_over_a_checkpoint(tmp_path: Path) -> None:
     config = ReplayBufferConfig.model_validate(
         {

@@ -115,6 +115,19 @@ def test_the_bound_continues_from_a_checkpoint(tmp_path: Path) -> None:
             buffer.extend(of_versions([sampler.current_version] * 2))
 
 
+def test_a_batch_drawn_ahead_that_has_become_too_old_is_drawn_anew() -> None:
+    sampler = StalenessBoundedSampler(StalenessBoundedSamplerConfig(max_staleness=1), seed=3)
+    buffer = tensor_buffer(40, sampler=sampler, batch_size=16, prefetch=2)
+    buffer.extend(of_versions([0, 1] * 10))
+    sampler.current_version = 1
+    assert set(buffer.sample()["policy_version"].tolist()) == {0, 1}
+    sampler.current_version = 2
+    for _ in range(4):
+        assert set(buffer.sample()["policy_version"].tolist()) == {1}
+    assert sampler.num_left_out == 10
+    buffer.close()
+
+
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
