@@ -253,8 +253,9 @@ def test_rows_that_another_process_wrote_after_the_draw_are_not_summed() -> None
     theirs = ReplayBuffer(SharedTensorStorage.attach(config, storage.descriptor))
     experience = Experience([[4, 4, 1, 5]])
     n_step = NStep(NStepConfig(steps=3, gamma=0.5, trajectory_key="trajectory"))
-    ours.extend(experience.steps(9))
-    n_step.follow(storage)
+    for count in (8, 1):
+        ours.extend(experience.steps(count))
+        n_step.follow(storage)
     # Of another trajectory; the slot it lies in held a second step before, which would go on from a first one.
     theirs.extend(experience.steps(1))
     positions = np.array([8])
