@@ -26,7 +26,7 @@ from rlruntime.registry import register
 from rlruntime.seeding import ENVIRONMENT, POLICY, stream_seed, stream_seeds
 from rlruntime.spec.training.collectors import AsyncEnvCollectorConfig
 from rlruntime.spec.training.env import EnvConfig
-from rlruntime.transforms.staging import split_transforms
+from rlruntime.transforms.staging import split_transforms, with_copy_wrappers
 
 
 @register("collector", "AsyncEnv")
@@ -119,7 +119,7 @@ class AsyncEnvCollector:
                 remedy="use another collector, or do without",
             )
         return cls(
-            AsyncEnvPool(env, workers=config.workers),
+            AsyncEnvPool(with_copy_wrappers(env), workers=config.workers),
             policy,
             num_steps=num_steps,
             seed=seed,

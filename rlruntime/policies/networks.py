@@ -227,7 +227,7 @@ def _flat(leaf: Tensor, space: gym.Space[Any]) -> Tensor:
     if isinstance(space, gym.spaces.MultiDiscrete):
         categories = zip(leaf.flatten(1).unbind(1), space.start.reshape(-1), space.nvec.reshape(-1), strict=True)
         return torch.cat([one_hot(column - int(start), int(size)) for column, start, size in categories], -1)
-    flat = leaf.flatten(1)
+    flat = leaf.unsqueeze(-1) if leaf.dim() == 1 else leaf.flatten(1)  # of a Box of shape () there is one dimension
     if not flat.is_floating_point():
         flat = flat.to(torch.float32)
     return flat / 255.0 if scales_as_bytes(space) else flat

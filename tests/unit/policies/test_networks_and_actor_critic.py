@@ -194,3 +194,12 @@ def test_adam_takes_the_steps_of_torchs_adam_and_goes_on_from_its_state() -> Non
         adam.step(0.1 / (step + 1))
     torch.testing.assert_close(ours.weight, theirs.weight)
     torch.testing.assert_close(ours.bias, theirs.bias)
+
+
+def test_an_observation_of_a_single_number_a_row_is_a_column_of_its_own() -> None:
+    scalar = gym.spaces.Box(-1.0, 1.0, (), np.float32)
+    space = gym.spaces.Dict({"a": scalar, "b": gym.spaces.Box(-1.0, 1.0, (2,), np.float32)})
+    flatten = Flatten(space)
+    assert flatten.output_size == 3
+    rows = flatten({"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([[3.0, 4.0], [5.0, 6.0]])})
+    assert rows.tolist() == [[1.0, 3.0, 4.0], [2.0, 5.0, 6.0]]

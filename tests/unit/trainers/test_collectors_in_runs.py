@@ -102,3 +102,15 @@ def test_a_worker_that_is_killed_ends_the_run_with_its_number_and_saves_the_stat
         trainer.run(folder)
     assert not any(psutil.pid_exists(pid) for pid in pids)
     assert (tmp_path / "a" / "checkpoints" / "latest").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"), [("Inline", {}), ("SyncProcess", TWO_WORKERS), ("AsyncEnv", {"workers": "Threads"})]
+)
+def test_transforms_within_each_copy_work_whatever_steps_the_copies(
+    kind: str, config: dict[str, Any], tmp_path: Path
+) -> None:
+    env = {"id": "Pendulum-v1", "numEnvs": 2, "transforms": [{"type": "FrameSkip", "config": {"frames": 4}}]}
+    job = small_job(totalFrames=240, env=env, collector={"type": kind, "config": config}, evaluation={})
+    run_job(job, tmp_path / "a")
+    assert records(tmp_path / "a")[-1]["train/episode_length_mean"] == 50.0  # of 200 steps, four at a time
