@@ -81,14 +81,18 @@ class Accounts:
         """Take over what ``state_dict`` returned."""
         self.num_frames = int(state["num_frames"])
         self._tracker.load_state_dict(state["episodes"])
-        self._begun = np.array(state["trajectories"], np.int64)
-        self._at_start = np.array(state["at_start"], np.bool_)
+        self._load_numbers(state)
+        # A checkpoint of before trajectories were numbered doesn't say; most copies are in mid-episode.
+        self._at_start = np.array(state.get("at_start", np.zeros(self.num_envs)), np.bool_)
 
     def load_counters(self, state: dict[str, Any]) -> None:
         """Take over the counters alone, for copies that begin new episodes."""
         self.num_frames = int(state["num_frames"])
-        self._begun = np.array(state["trajectories"], np.int64)
+        self._load_numbers(state)
         self.restart()
+
+    def _load_numbers(self, state: dict[str, Any]) -> None:
+        self._begun = np.array(state.get("trajectories", np.ones(self.num_envs)), np.int64)
 
 
 def apply_reward_transforms(

@@ -84,7 +84,7 @@ class SyncProcessCollector:
         self._accounts = Accounts(self.num_envs)
         self._seconds = dict.fromkeys(("env", "policy", "write", "sync", "wait"), 0.0)
         self.num_cut_short = 0
-        self._is_paused = False
+        self._is_started = self._is_paused = False
         self._learned_from = True
 
     @classmethod
@@ -132,13 +132,17 @@ class SyncProcessCollector:
         return self._accounts.episodes
 
     def start(self) -> None:
-        """See `Collector.start`: episodes begin with the first `collect`, in the workers."""
+        """See `Collector.start`; `collect` does it by itself."""
         self._workers.require_healthy()
+        if not self._is_started:
+            self._workers.ask_all("start")
+            self._is_started = True
 
     def collect(self) -> Rollout | None:
         """See `Collector.collect`."""
         if self._is_paused:
             raise RuntimeError("the collector is paused")
+        self.start()
         self.update_transforms()
         workers, waiting = self._workers, set(range(self.num_workers))
         at_random = self.num_frames < self.random_frames
@@ -232,7 +236,7 @@ class SyncProcessCollector:
         self._require_as_many(state)
         self._workers.ask_all("load_state", list(state["workers"]))
         self._accounts.load_state_dict(state)
-        self._learned_from = True
+        self._is_started = self._learned_from = True
         self.publish()
 
     def restart_episodes(self, seeds: Sequence[int], state: dict[str, Any]) -> None:
@@ -243,7 +247,7 @@ class SyncProcessCollector:
         self._accounts.load_counters(state)
         for transform in self.policy.transforms:
             transform.restart_episodes()  # type: ignore[operator]
-        self._learned_from = True
+        self._is_started = self._learned_from = True
         self.publish()
 
     def _add(self, report: Report) -> None:

@@ -296,6 +296,9 @@ class _Worker:
             perf_counter() - collected,
         )
 
+    def _on_start(self, _: None) -> None:
+        self._collector.start()
+
     def _on_snapshot(self, _: None) -> list[bytes] | None:
         return self._collector.snapshot()
 

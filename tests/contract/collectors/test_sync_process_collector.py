@@ -70,6 +70,8 @@ def test_with_one_worker_rollouts_learning_and_resuming_are_those_of_the_inline_
     process = make(config, policy_for(config, NORMALISED), num_steps=16, num_workers=1, seed=3)
     settings = PPOConfig(num_steps=16, minibatch_size=16, learning_rate=1e-2)
     learners = [PPO(settings, collector.policy, seed=3) for collector in (inline, process)]  # type: ignore[arg-type]
+    process.start()
+    assert len(process.snapshot() or ()) == 3  # episodes have begun
     saved: tuple[dict[str, Any], list[bytes]] | None = None
     kept: list[dict[str, Tensor]] = []
     for number in range(4):
