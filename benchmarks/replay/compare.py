@@ -41,7 +41,8 @@ def measure(python: str, script: str, case: str) -> dict[str, float]:
 def python_with(package: str, pythons: list[str]) -> str | None:
     """Return the first interpreter that has a package."""
     for python in pythons:
-        if subprocess.run([python, "-c", f"import {package}"], capture_output=True, check=False).returncode == 0:
+        look = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
+        if subprocess.run([python, "-c", look], capture_output=True, check=False).returncode == 0:
             return python
     return None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlruntime.errors import ConfigError
 from rlruntime.storages.storage import ArrayStorage
 
 _NONE = -1
@@ -39,12 +38,12 @@ class TrajectoryLinks:
         if first == end:
             return
         capacity = storage.capacity
+        of_rows = storage.numbers(self.key, field="trajectoryKey", integers=True)
         if len(self._next) != capacity:
-            self._check(storage)
             self._next = np.full(capacity, _NONE, np.int64)
         positions = np.arange(first, end)
         self._next[positions % capacity] = _NONE
-        numbers = storage.named_column(self.key, field="trajectoryKey").reshape(capacity)[positions % capacity]
+        numbers = of_rows[positions % capacity]
         order = np.argsort(numbers, kind="stable")
         positions, numbers = positions[order], numbers[order]
         same = numbers[1:] == numbers[:-1]
@@ -79,11 +78,3 @@ class TrajectoryLinks:
             ahead[:, step] = current
             num_steps += goes_on
         return ahead, num_steps
-
-    def _check(self, storage: ArrayStorage) -> None:
-        if storage.layout is None:
-            raise ConfigError("trajectories can be told in rows with columns alone", remedy="use a Tensor storage")
-        storage.named_column(self.key, field="trajectoryKey")
-        field = storage.layout.by_name[self.key]
-        if np.prod(field.shape) != 1 or field.numpy_dtype.kind not in "iu":
-            raise ConfigError("a trajectory's number must be one integer a row", field="trajectoryKey", value=self.key)

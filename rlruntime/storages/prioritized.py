@@ -57,6 +57,12 @@ class PrioritizedSampler(Sampler):
         """Return rows; see `Sampler.draw`."""
         return Draw(*self._pick(storage, batch_size))
 
+    def schedule(self, progress: float) -> None:
+        """See `Sampler.schedule`."""
+        first, last = self.config.beta, self.config.final_beta
+        if last is not None:
+            self.beta = first + (last - first) * min(max(progress, 0.0), 1.0)
+
     def probabilities(self, storage: ArrayStorage) -> np.ndarray:
         """Return `P` of the rows at hand, oldest first, ``[size]`` float64."""
         leaves = self._leaves(self._follow(storage), *storage.window)

@@ -83,6 +83,9 @@ class Sampler:
         """
         return batch is not None
 
+    def schedule(self, progress: float) -> None:
+        """Set what depends on the share of training that lies behind, from 0 to 1."""
+
     def update_priorities(self, storage: ArrayStorage, positions: np.ndarray, priorities: np.ndarray) -> None:
         """Set the priority of rows; samplers without priorities refuse it, rather than let them go unused."""
         raise TypeError(f"{type(self).__name__} has no priorities; use a Prioritized sampler")

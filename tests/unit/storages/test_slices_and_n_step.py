@@ -253,15 +253,13 @@ def test_rows_that_another_process_wrote_after_the_draw_are_not_summed() -> None
     theirs = ReplayBuffer(SharedTensorStorage.attach(config, storage.descriptor))
     experience = Experience([[4, 4, 1, 5]])
     n_step = NStep(NStepConfig(steps=3, gamma=0.5, trajectory_key="trajectory"))
-    for count in (8, 1):
-        ours.extend(experience.steps(count))
-        n_step.follow(storage)
-    # Of another trajectory; the slot it lies in held a second step before, which would go on from a first one.
-    theirs.extend(experience.steps(1))
-    positions = np.array([8])
+    ours.extend(experience.steps(6))
+    n_step.follow(storage)
+    theirs.extend(experience.steps(2))
+    positions = np.array([4, 5])
     rows = storage.gather(positions)
-    assert n_step.apply(storage, positions, rows)["num_steps"].tolist() == [1]
-    assert rows["next.reward"].tolist() == [20.0]
+    assert n_step.apply(storage, positions, rows)["num_steps"].tolist() == [2, 1]
+    assert rows["next.reward"].tolist() == [10.0 + 5.5, 11.0]
 
 
 def test_batches_drawn_ahead_keep_their_sums_over_a_checkpoint(tmp_path: Path) -> None:
