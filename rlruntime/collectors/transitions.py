@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor
 
 from rlruntime.collectors.accounting import apply_reward_transforms
@@ -12,13 +14,20 @@ from rlruntime.spec.training.storages import TRAJECTORY_KEY
 
 
 class TransitionCollector(InlineCollector):
-    """Fills short rollouts whose rows go into a replay buffer: no log-probabilities and no values are computed.
+    """Fills short rollouts whose rows go into a replay buffer: no log-probabilities and no values are computed, and
+    NaN stands in their place.
 
     Parameters of the policy may change between two calls of `collect`.
     """
 
+    def use(self, rollout: Rollout) -> None:
+        """See `InlineCollector.use`."""
+        super().use(rollout)
+        rollout.value.fill_(math.nan)
+
     def _judge(self, rollout: Rollout) -> None:
         """Move the statistics of rewards; replay learns from what happened alone."""
+        rollout.behaviour_log_prob.fill_(math.nan)
         apply_reward_transforms(self.policy, rollout)
 
 

@@ -42,7 +42,7 @@ from rlruntime.trainers.methods.make import make_method, make_policy
 from rlruntime.trainers.methods.method import Hooks
 from rlruntime.trainers.observer import Observer, Record
 from rlruntime.trainers.progress import Progress, first_due, next_due
-from rlruntime.trainers.result import Outcome, Resumed, describe_result
+from rlruntime.trainers.result import Outcome, Resumed, describe_result, timings_table
 from rlruntime.trainers.run_folder import RunFolder
 from rlruntime.trainers.run_state import RunState, load_initial_policy
 from rlruntime.trainers.setup import (
@@ -169,6 +169,8 @@ class Trainer:
             result = self._result(outcome, final)
             self._ended = True
             folder.write_result(result)
+            if self.training.log_timings:
+                self.observer.on_message(timings_table(result["time"]))
             return result
         except BaseException as error:
             failure = error

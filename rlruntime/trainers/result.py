@@ -120,6 +120,27 @@ def describe_result(
     }
 
 
+def timings_table(time: Mapping[str, Any]) -> str:
+    """Return the phases of a run with their seconds and shares of it, parts below the phase that they belong to.
+
+    Args:
+        time: as in ``result.json``.
+    """
+    elapsed_s, phases = time["elapsedSeconds"], time["phaseSeconds"]
+    lines = [f"{'phase':<20} {'seconds':>10} {'share':>7}"]
+
+    def order(name: str) -> tuple[float, str, float]:
+        whole = name.partition("/")[0]
+        return -phases.get(whole, 0.0), whole, 0.0 if name == whole else 1.0 / (1e-9 + phases[name])
+
+    for name in sorted(phases, key=order):
+        whole, _, part = name.partition("/")
+        shown = f"  {part}" if part and whole in phases else name
+        share = phases[name] / elapsed_s if elapsed_s > 0 else 0.0
+        lines.append(f"{shown:<20} {phases[name]:>10.3f} {share:>7.1%}")
+    return "\n".join(lines)
+
+
 def _evaluation(final: EvaluationResult, deterministic: bool) -> dict[str, Any]:
     return {
         "rewardMean": final.mean,

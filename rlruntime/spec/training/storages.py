@@ -89,6 +89,8 @@ class PriorityConfig(SpecModel):
     """Power of a priority: 0 draws uniformly, 1 in proportion."""
     beta: Fraction = 0.4
     """Power of the importance weights: 1 undoes the priorities in expectation."""
+    final_beta: Fraction | None = None
+    """What `beta` has become at the end of training, linearly. Unset: it stays."""
     epsilon: PositiveFloat = 1e-6
     """Added to every priority, so that none is 0."""
 

@@ -110,6 +110,8 @@ class TrainingSpec(SpecModel):
     """What SAC, TD3 and DQN learn from. Unset: the last million rows in memory, drawn uniformly."""
     custom: CustomConfig | None = None
     """Settings of `algorithm: Custom`, which needs them."""
+    log_timings: bool = False
+    """Whether the run says at its end where its time went, phase by phase; `result.json` holds it in any case."""
     evaluation: EvaluationConfig = EvaluationConfig()
     """When and how the policy is evaluated."""
     checkpoint: CheckpointConfig = CheckpointConfig()

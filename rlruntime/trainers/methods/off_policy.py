@@ -97,6 +97,7 @@ class OffPolicy:
         while collector.num_frames < until:
             frames_before = collector.num_frames
             self.algorithm.schedule(frames_before / self.training.total_frames)
+            self.buffer.sampler.schedule(frames_before / self.training.total_frames)
             with collect:
                 rollout = self._collecting.collect()
                 if len(collector.episodes.returns):

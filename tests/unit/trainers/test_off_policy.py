@@ -26,8 +26,11 @@ from rlruntime.registry import register
 from rlruntime.spec.loader import parse_manifest
 from rlruntime.spec.problems import ManifestError
 from rlruntime.spec.training.components import check_components
+from rlruntime.trainers.api import make_trainer
 from rlruntime.trainers.callbacks import Callback
 from rlruntime.trainers.checkpoint import read_checkpoint
+from rlruntime.trainers.observer import Observer
+from rlruntime.trainers.run_folder import RunFolder
 
 ALGORITHMS = ["SAC", "TD3", "DQN"]
 PRIORITISED = {"sampler": {"type": "Prioritized"}, "batchSize": 16, "prefetch": 2}
@@ -219,6 +222,36 @@ def test_every_phase_of_an_iteration_is_timed_and_the_whole_ones_add_up(algorith
     for whole in ("collect", "learn"):
         inside = sum(seconds for name, seconds in phases.items() if name.startswith(f"{whole}/"))
         assert inside <= phases[whole]
+
+
+def test_a_run_says_where_its_time_went_when_asked_to(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    class Listener(Observer):
+        def on_message(self, text: str) -> None:
+            said.append(text)
+
+    trainer = make_trainer(off_policy_job("SAC", logTimings=True), observer=Listener())
+    with RunFolder.create(tmp_path / "a") as folder:
+        trainer.run(folder)
+    header, *lines = said[-1].splitlines()
+    assert header.split() == ["phase", "seconds", "share"]
+    names = [line.split()[0] for line in lines]
+    assert names.index("loss") > names.index("learn")
+    assert {"collect", "env", "policy", "write", "learn", "sample", "backward", "optimizer", "evaluate"} <= set(names)
+    assert lines[names.index("env")].startswith("  ")
+
+
+def test_importance_weights_reach_their_final_power_with_the_last_frame() -> None:
+    sampler = {"type": "Prioritized", "config": {"beta": 0.4, "finalBeta": 1.0}}
+    trainer = off_policy_trainer("DQN", totalFrames=1000, replay={"sampler": sampler, "batchSize": 16})
+    try:
+        trainer.method.start()
+        while trainer.method.num_frames < 1000:
+            trainer.method.iterate(0.0, trainer.timers)
+    finally:
+        trainer.close()
+    assert trainer.method.buffer.sampler.beta == pytest.approx(1.0, abs=0.01)
 
 
 @register("callback", "TestBatches")
