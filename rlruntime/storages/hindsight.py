@@ -14,6 +14,7 @@ from torch import Tensor
 from rlruntime.errors import ConfigError
 from rlruntime.registry import import_object
 from rlruntime.spec.training.storages import HindsightConfig
+from rlruntime.storages.links import TrajectoryLinks
 from rlruntime.storages.samplers import Draw
 from rlruntime.storages.storage import ArrayStorage
 from rlruntime.storages.trajectories import TrajectoryIndex
@@ -29,7 +30,8 @@ class Hindsight:
 
     ``Future`` takes the goal reached by a row of the trajectory from this one on, each with the same probability;
     ``Final`` that of the last. What isn't written yet isn't known: the last row of a trajectory under way is the newest
-    one. A batch gets the column ``relabelled``, bool.
+    one. With ``trajectoryKey`` rows of many trajectories may be mixed in any order. A batch gets the column
+    ``relabelled``, bool.
 
     Args:
         config: settings.
@@ -43,7 +45,8 @@ class Hindsight:
     def __init__(self, config: HindsightConfig, seed: int, *, field: str = "hindsight") -> None:
         self.config = config
         self.rng = np.random.Generator(np.random.PCG64(seed))
-        self._index = TrajectoryIndex(config)
+        key = config.trajectory_key
+        self._index = TrajectoryIndex(config) if key is None else TrajectoryLinks(key)
         self._reward: GoalFunction = import_object(config.reward_function, field=f"{field}.rewardFunction")
         self._terminated: GoalFunction | None = None
         if config.terminated_function is not None:
@@ -56,11 +59,21 @@ class Hindsight:
             ConfigError: the rows lack a column that is named.
         """
         self._index.follow(storage)
-        ahead = self._index.steps_ahead(positions)
         relabelled = self.rng.random(len(positions)) < self.config.share
-        steps = self.rng.integers(0, ahead) if self.config.strategy == "Future" else ahead - 1
-        goals: np.ndarray = np.where(relabelled, positions + steps * self.config.num_envs, -1)
+        reached = self._later(storage, positions)
+        goals: np.ndarray = np.where(relabelled, reached, -1)
         return goals
+
+    def _later(self, storage: ArrayStorage, positions: np.ndarray) -> np.ndarray:
+        """Return a row of the trajectory of each row, from that one on."""
+        future = self.config.strategy == "Future"
+        if isinstance(self._index, TrajectoryLinks):
+            last, after = self._index.last(storage, positions)
+            return self._index.skip(positions, self.rng.integers(0, after + 1)) if future else last
+        after = self._index.steps_ahead(positions) - 1
+        steps = self.rng.integers(0, after + 1) if future else after
+        later: np.ndarray = positions + steps * self.config.num_envs
+        return later
 
     def apply(self, storage: ArrayStorage, draw: Draw, rows: np.ndarray) -> dict[str, Tensor]:
         """Change goals, rewards and ends in ``rows [n]``; return the column ``relabelled [n]``.

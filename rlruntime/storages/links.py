@@ -22,7 +22,11 @@ class TrajectoryLinks:
 
     def __init__(self, key: str) -> None:
         self.key = key
-        self._next = np.zeros(0, np.int64)
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget everything: the storage holds other rows."""
+        self._next, self._rank = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self._last: dict[int, int] = {}
         self._seen = 0
 
@@ -40,7 +44,7 @@ class TrajectoryLinks:
         capacity = storage.capacity
         of_rows = storage.numbers(self.key, field="trajectoryKey", integers=True)
         if len(self._next) != capacity:
-            self._next = np.full(capacity, _NONE, np.int64)
+            self._next, self._rank = np.full(capacity, _NONE, np.int64), np.zeros(capacity, np.int64)
         positions = np.arange(first, end)
         self._next[positions % capacity] = _NONE
         numbers = of_rows[positions % capacity]
@@ -50,19 +54,37 @@ class TrajectoryLinks:
         self._next[positions[:-1][same] % capacity] = positions[1:][same]
         begins = np.concatenate([[True], ~same])
         ends = np.concatenate([~same, [True]])
-        for number, begin, last in zip(
-            numbers[begins].tolist(), positions[begins].tolist(), positions[ends].tolist(), strict=True
-        ):
+        firsts = np.flatnonzero(begins)
+        ranks = np.arange(len(positions)) - np.repeat(firsts, np.diff(firsts, append=len(positions)))
+        before_chunk = np.zeros(len(firsts), np.int64)
+        trajectories = zip(numbers[begins].tolist(), positions[begins].tolist(), positions[ends].tolist(), strict=True)
+        for at, (number, begin, last) in enumerate(trajectories):
             before = self._last.get(number, _NONE)
             if before >= start:
                 self._next[before % capacity] = begin
+                before_chunk[at] = self._rank[before % capacity] + 1
             self._last[number] = last
+        self._rank[positions % capacity] = ranks + np.repeat(before_chunk, np.diff(firsts, append=len(positions)))
         if len(self._last) > _MOST_OPEN:
             self._last = {number: last for number, last in self._last.items() if last >= start}
 
-    def restart(self) -> None:
-        """Forget everything: the storage holds other rows."""
-        self._next, self._last, self._seen = np.zeros(0, np.int64), {}, 0
+    def last(self, storage: ArrayStorage, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the last row of the trajectory of each row ``[n]`` at hand, and how many rows it is away."""
+        numbers = storage.numbers(self.key, field="trajectoryKey")[positions % storage.capacity]
+        last = np.array([self._last[number] for number in numbers.tolist()], np.int64)
+        return last, self._rank[last % len(self._rank)] - self._rank[positions % len(self._rank)]
+
+    def skip(self, positions: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """Return the rows that come ``counts [n]`` rows after those at ``positions [n]``; there are that many.
+
+        It takes one step of all after the other.
+        """
+        reached = positions.copy()
+        under_way = np.flatnonzero(counts)
+        for step in range(1, int(counts.max(initial=0)) + 1):
+            reached[under_way] = self._next[reached[under_way] % len(self._next)]
+            under_way = under_way[counts[under_way] > step]
+        return reached
 
     def ahead(self, positions: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the positions ``[n, most]`` of each row and those after it in its trajectory, and how many there are,

@@ -117,6 +117,36 @@ def test_trajectories_of_environments_that_take_turns_keep_their_own_goals() -> 
     assert goals[:, 1].tolist() == [105] * 5
 
 
+@pytest.mark.parametrize("capacity", [40, 14])
+@pytest.mark.parametrize("strategy", ["Final", "Future"])
+def test_trajectories_told_by_a_number_keep_their_own_goals_however_their_rows_are_mixed(
+    capacity: int, strategy: str
+) -> None:
+    rng = np.random.default_rng(3)
+    rows = walk([6, 9, 1, 8])
+    numbers = np.repeat(np.arange(4), [6, 9, 1, 8])
+    turns = rng.permutation(numbers)  # whose row comes next
+    mixed = np.zeros(24, int)
+    for number in range(4):
+        mixed[np.flatnonzero(turns == number)] = np.flatnonzero(numbers == number)
+    buffer = tensor_buffer(
+        capacity, sampler=in_order(), hindsight=relabelling(strategy=strategy, trajectory_key="trajectory")
+    )
+    for low in range(0, 24, 5):
+        at = mixed[low : low + 5]
+        buffer.extend({**{name: column[at] for name, column in rows.items()}, "trajectory": numbers[at]})
+        buffer.sampler = in_order()
+        held = mixed[max(low + len(at) - capacity, 0) : low + len(at)]
+        for _ in range(5):
+            batch = buffer.sample(len(held))
+            goals, trajectory = batch["observation.desired_goal"][:, 0].tolist(), batch["trajectory"].tolist()
+            for goal, number, step in zip(goals, trajectory, batch["action"].tolist(), strict=True):
+                later = rows["action"][held[numbers[held] == number]]
+                reached = {10 * number + other + 1 for other in later if other >= step}
+                assert goal in reached
+                assert strategy == "Future" or goal == max(reached)
+
+
 def test_the_newest_row_stands_for_the_end_of_a_trajectory_under_way_at_any_write_position() -> None:
     buffer = tensor_buffer(6, sampler=in_order(), hindsight=relabelling(strategy="Final"))
     rows = walk([20])
