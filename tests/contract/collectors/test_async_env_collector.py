@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -163,6 +164,15 @@ def test_nothing_is_stepped_in_a_pause_and_nothing_is_lost_by_it(make: Make) -> 
         with pytest.raises(RuntimeError, match="paused"):
             collector.collect()
         collector.resume()
+
+
+def test_acting_for_ready_environments_costs_little(make: Make) -> None:
+    collector = make(env_config(num_envs=8, length=1000), num_steps=50)
+    collector.collect()
+    used, steps = time.process_time(), collector.steps
+    for _ in range(5):
+        collector.collect()
+    assert time.process_time() - used < (collector.steps - steps) * 2e-3  # 2 ms a step; it takes some 0.1
 
 
 def test_restarted_episodes_keep_counters_and_take_new_seeds(make: Make) -> None:
