@@ -6,20 +6,23 @@ import importlib.util
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
+import torch
 
 from rlruntime.envs.build import env_field, env_name, make_single_env
-from rlruntime.envs.spaces import MASK_KEY
+from rlruntime.envs.protocol import VectorEnv, allocate_slot
 from rlruntime.errors import ConfigError, MissingExtraError, StorageError
 from rlruntime.policies.artifact import LoadedPolicy
 from rlruntime.spec.training.env import EnvConfig
+from rlruntime.trainers.evaluation import run_episodes
+from rlruntime.transforms.environment import TransformedEnv
+from rlruntime.transforms.staging import make_transformed_env
 
 _RENDER_MODE = "rgb_array"
 _DEFAULT_FPS = 30
-_MAX_STEPS = 100_000
 _EDGE = 2  # H.264 takes an even number of pixels
 
 
@@ -33,12 +36,12 @@ def require_video(config: EnvConfig) -> None:
     for package in ("imageio", "imageio_ffmpeg"):
         if importlib.util.find_spec(package) is None:
             raise MissingExtraError("--video", package=package, extra="rljob[video]")
-    env = _make(config)
+    shown = _make(config)
     try:
-        env.reset(seed=0)
-        _frame(env, config)
+        shown.env.reset([0], allocate_slot(shown.env.spaces, 1))
+        _frame(shown.single, config)
     finally:
-        env.close()
+        shown.env.close()
 
 
 def record_episodes(
@@ -57,46 +60,49 @@ def record_episodes(
         ConfigError: the environment can't render.
         StorageError: a file can't be written.
     """
-    env = _make(config)
+    shown = _make(config)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         paths = [folder / f"episode-{number + 1}.mp4" for number in range(len(seeds))]
         for path, seed in zip(paths, seeds, strict=True):
-            _record(env, config, policy, seed, path, deterministic)
+            _record(shown, config, policy, seed, path, deterministic)
         return paths
     except OSError as error:
         raise StorageError(f"can't write videos to {folder}: {error.strerror or error}") from None
     finally:
-        env.close()
+        shown.env.close()
 
 
-def _record(
-    env: gym.Env[Any, Any], config: EnvConfig, policy: LoadedPolicy, seed: int, path: Path, deterministic: bool
-) -> None:
+class _Shown(NamedTuple):
+    """One copy of an environment with its transforms, and within it the environment that draws."""
+
+    env: VectorEnv
+    single: gym.Env[Any, Any]
+
+
+def _record(shown: _Shown, config: EnvConfig, policy: LoadedPolicy, seed: int, path: Path, deterministic: bool) -> None:
     import imageio.v2 as imageio
 
     temporary = path.with_name(f".writing-{path.name}")
-    fps = env.metadata.get("render_fps") or _DEFAULT_FPS
+    fps = shown.single.metadata.get("render_fps") or _DEFAULT_FPS
+    generator = None if deterministic else torch.Generator(policy.module.device).manual_seed(seed)
     try:
         writer: Any = imageio.get_writer(temporary, fps=fps, codec="libx264", macro_block_size=_EDGE)
         with writer:
-            observation, info = env.reset(seed=seed)
-            state = None
-            writer.append_data(_frame(env, config))
-            for _ in range(_MAX_STEPS):
-                mask = info.get(MASK_KEY) if policy.spaces.action_mask == "info" else None
-                acted = policy.act(observation, state, deterministic=deterministic, action_mask=mask)
-                state = acted.state
-                observation, _, terminated, truncated, info = env.step(acted.action)
-                writer.append_data(_frame(env, config))
-                if terminated or truncated:
-                    break
+            run_episodes(
+                shown.env,
+                policy.module,
+                [seed],
+                generator,
+                stop_requested=lambda: False,
+                on_step=lambda: writer.append_data(_frame(shown.single, config)),
+            )
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _make(config: EnvConfig) -> gym.Env[Any, Any]:
+def _make(config: EnvConfig) -> _Shown:
     for name in ("SDL_VIDEODRIVER", "SDL_AUDIODRIVER"):  # Pygame draws into memory here: no window, no sound
         os.environ.setdefault(name, "dummy")
     if config.id is not None:  # Gymnasium would only warn
@@ -108,7 +114,9 @@ def _make(config: EnvConfig) -> gym.Env[Any, Any]:
                 value=config.id,
                 remedy=f"add {_RENDER_MODE!r} to it and a render method, or leave --video out",
             )
-    return make_single_env(config, _RENDER_MODE)
+    env = make_transformed_env(config, num_envs=1, backend="Loop", render_mode=_RENDER_MODE, evaluation=True)
+    loop: Any = env.env if isinstance(env, TransformedEnv) else env
+    return _Shown(env, loop.envs[0])
 
 
 def _class_metadata(config: EnvConfig) -> dict[str, Any]:

@@ -75,6 +75,11 @@ class LoopVectorEnv:
         self._rewards: list[float] = [0.0] * num_envs
         self._proof: SnapshotProof | None = None
 
+    @property
+    def envs(self) -> tuple[gym.Env[Any, Any], ...]:
+        """The copies, for who draws them; whoever steps one breaks what this class knows of it."""
+        return tuple(self._envs)
+
     def reset(self, seeds: Sequence[int], out: StepSlot) -> None:
         """Reset copy `i` with ``seeds[i]`` and write first observations.
 

@@ -126,8 +126,12 @@ def run_episodes(
     seeds: Sequence[int],
     generator: torch.Generator | None,
     stop_requested: Callable[[], bool],
+    on_step: Callable[[], None] = lambda: None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Run one episode in every copy of ``env`` and return their rewards ``[B]`` float64 and lengths ``[B]`` int64."""
+    """Run one episode in every copy of ``env`` and return their rewards ``[B]`` float64 and lengths ``[B]`` int64.
+
+    ``on_step`` is called once the episodes have begun, and after each step.
+    """
     slot = allocate_slot(env.spaces, env.num_envs)
     env.reset(seeds, slot)
     observation = _tensors(slot.observation)
@@ -136,6 +140,7 @@ def run_episodes(
     returns, lengths = np.zeros(env.num_envs), np.zeros(env.num_envs, np.int64)
     action_shape = (env.num_envs, *policy.distribution.action_shape)
     action = torch.zeros(action_shape, dtype=policy.distribution.action_dtype)
+    on_step()
     steps, state, is_init = 0, policy.initial_state(env.num_envs), np.ones(env.num_envs, np.bool_)
     while running.any():
         if stop_requested():
@@ -148,6 +153,7 @@ def run_episodes(
             )
         state = _act(policy, observation, state, is_init, mask, generator, action)
         env.step(policy.distribution.to_env(action.numpy()), slot)
+        on_step()
         returns += slot.reward * running
         lengths += running
         # A copy whose worker was replaced in mid-episode has begun anew.

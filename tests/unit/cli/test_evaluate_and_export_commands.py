@@ -13,6 +13,7 @@ import gymnasium as gym
 import policy_envs
 import pytest
 from policy_runs import job_of
+from small_jobs import run_job, small_job
 
 from rlruntime.cli.main import main
 from rlruntime.cli.video import require_video
@@ -113,6 +114,17 @@ def test_evaluate_writes_videos_of_the_first_episodes(cartpole: Path) -> None:
     lengths = json.loads(done.out)["lengths"]
     assert [frames(video) for video in videos] == [length + 1 for length in lengths]
     assert sorted(path.name for path in (cartpole / "videos").iterdir()) == ["episode-1.mp4", "episode-2.mp4"]
+
+
+def test_a_policy_with_transforms_in_its_environment_is_evaluated_and_filmed_behind_them(tmp_path: Path) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    transforms = [{"type": "FrameSkip", "config": {"frames": 3}}, {"type": "CatFrames", "config": {"frames": 2}}]
+    env = {"id": "CartPole-v1", "numEnvs": 4, "transforms": transforms}
+    run_job(small_job(totalFrames=160, env=env, evaluation={"episodes": 2}), tmp_path / "run")
+    done = new_process("evaluate", tmp_path / "run", "--video", "--log-format", "json")
+    assert (done.code, done.err) == (0, "")
+    said = json.loads(done.out)
+    assert [frames(Path(video)) for video in said["videos"]] == [length + 1 for length in said["lengths"]]
 
 
 def test_evaluate_finds_the_users_modules_in_the_folder_it_is_given(masked: Path) -> None:
