@@ -195,7 +195,7 @@ class PerceptronCritics:
             assert head.weight_grad is not None
             torch.mv(tower.output.t(), gradient, out=head.weight_grad[0])
             torch.sum(gradient, 0, keepdim=True, out=head.bias_grad)
-            tower.backward(torch.outer(gradient, head.weight[0], out=tower.gradient_memory))
+            tower.backward(torch.outer(gradient, head.weight[0], out=tower.gradient_memory(len(gradient))))
 
     def forward_action(self, observation: ObservationTensor, action: Tensor, count: int | None = None) -> Tensor:
         """See `CriticGradient.forward_action`."""

@@ -37,8 +37,13 @@ class ActorGradient(Protocol):
     def forward(self, observation: ObservationTensor) -> Tensor:
         """Return action parameters ``[N, P]``, without a graph."""
 
+    def forward_both(self, observation: ObservationTensor, following: ObservationTensor) -> Tensor:
+        """Return action parameters ``[2 N, P]`` of `N` rows and of `N` others; `backward` is for the former."""
+
     def backward(self, d_params: Tensor) -> None:
-        """Write into every parameter's ``.grad`` the gradient of a loss with this gradient by the last parameters."""
+        """Write into every parameter's ``.grad`` the gradient of a loss with this gradient ``[N, P]`` by what the last
+        forward pass returned.
+        """
 
 
 def make_gradient(policy: ActorCritic) -> Gradient:
@@ -99,6 +104,10 @@ class AutogradActorGradient:
         self._params = self._policy.params_of(observation)
         return self._params.detach()
 
+    def forward_both(self, observation: ObservationTensor, following: ObservationTensor) -> Tensor:
+        """See `ActorGradient.forward_both`."""
+        return torch.cat([self.forward(observation), self.infer(following)])
+
     def backward(self, d_params: Tensor) -> None:
         """See `ActorGradient.backward`."""
         if self._params is None:
@@ -135,8 +144,9 @@ class PerceptronGradient:
         products, shared = self._products, self._policy.shared
         d_head = self._policy.distribution.complete_backward(d_params)
         actor, critic = self._actor, self._critic
-        d_features = through_linear(products, self._actor_head, actor.output, d_head, actor.gradient_memory)
-        memory = torch.empty_like(critic.output) if shared else critic.gradient_memory
+        memory = actor.gradient_memory(d_head.shape[0])
+        d_features = through_linear(products, self._actor_head, actor.output, d_head, memory)
+        memory = torch.empty_like(critic.output) if shared else critic.gradient_memory(d_head.shape[0])
         d_judged = through_linear(products, self._critic_head, critic.output, d_value.unsqueeze(1), memory)
         if shared:
             actor.backward(d_features.add_(d_judged))
@@ -157,20 +167,26 @@ class PerceptronActorGradient:
 
     def infer(self, observation: ObservationTensor) -> Tensor:
         """See `ActorGradient.infer`."""
-        return self._params(self._inference_tower, observation)
+        return self._params(self._inference_tower, self._inference_tower.flatten(observation))
 
     def forward(self, observation: ObservationTensor) -> Tensor:
         """See `ActorGradient.forward`."""
-        return self._params(self._tower, observation)
+        return self._params(self._tower, self._tower.flatten(observation))
+
+    def forward_both(self, observation: ObservationTensor, following: ObservationTensor) -> Tensor:
+        """See `ActorGradient.forward_both`."""
+        flatten = self._tower.flatten
+        return self._params(self._tower, torch.cat([flatten(observation), flatten(following)]))
 
     def backward(self, d_params: Tensor) -> None:
         """See `ActorGradient.backward`."""
         d_head = self._policy.distribution.complete_backward(d_params)
-        tower = self._tower
-        tower.backward(through_linear(self._products, self._head, tower.output, d_head, tower.gradient_memory))
+        num_rows, tower = d_head.shape[0], self._tower
+        memory = tower.gradient_memory(num_rows)
+        tower.backward(through_linear(self._products, self._head, tower.output[:num_rows], d_head, memory))
 
-    def _params(self, tower: Tower, observation: ObservationTensor) -> Tensor:
-        output = torch.addmm(self._head.bias, tower.forward(observation), self._head.weight_t)
+    def _params(self, tower: Tower, rows: Tensor) -> Tensor:
+        output = torch.addmm(self._head.bias, tower.forward_rows(rows), self._head.weight_t)
         return self._policy.distribution.complete(output)
 
 

@@ -57,10 +57,9 @@ class Tower:
         """Features ``[N, H]`` of the last forward pass."""
         return self._activations[-1]
 
-    @property
-    def gradient_memory(self) -> Tensor:
-        """Memory ``[N, H]`` for the gradient by the features that `backward` is given."""
-        return self._gradient_memory()[-1]
+    def gradient_memory(self, num_rows: int) -> Tensor:
+        """Return memory ``[num_rows, H]`` for the gradient by the features that `backward` is given."""
+        return self._gradient_memory(num_rows)[-1]
 
     def forward(self, observation: ObservationTensor) -> Tensor:
         """Return features ``[N, H]``."""
@@ -82,10 +81,15 @@ class Tower:
         return features
 
     def backward(self, d_features: Tensor) -> None:
-        """Write every parameter's ``.grad``, given the gradient by the features of the last forward pass."""
-        products, gradients, gradient = self._products, self._gradient_memory(), d_features
+        """Write every parameter's ``.grad``, given the gradient ``[n, H]`` by the features of the first `n` rows of the
+        last forward pass; those of the others are 0.
+        """
+        num_rows, activations = d_features.shape[0], self._activations
+        if num_rows != activations[0].shape[0]:
+            activations = [activation[:num_rows] for activation in activations]
+        products, gradients, gradient = self._products, self._gradient_memory(num_rows), d_features
         for number in range(len(self._layers) - 1, -1, -1):
-            layer, inputs, outputs = self._layers[number], self._activations[number], self._activations[number + 1]
+            layer, inputs, outputs = self._layers[number], activations[number], activations[number + 1]
             gradient = self._through_activation(gradient, outputs, gradients[number])
             write_gradients(products, layer, inputs, gradient)
             if number:
@@ -99,7 +103,7 @@ class Tower:
             columns: which ones.
             rows: numbers ``[n]`` of the rows that count; None stands for all.
         """
-        gradient, gradients = d_features, self._gradient_memory()
+        gradient, gradients = d_features, self._gradient_memory(self._activations[0].shape[0])
         for number in range(len(self._layers) - 1, -1, -1):
             outputs = self._activations[number + 1]
             if rows is not None:
@@ -118,8 +122,7 @@ class Tower:
             result = torch.ops.aten.threshold_backward.grad_input(gradient, outputs, 0, grad_input=out)
         return result
 
-    def _gradient_memory(self) -> list[Tensor]:
-        num_rows = self._activations[0].shape[0]
+    def _gradient_memory(self, num_rows: int) -> list[Tensor]:
         if not self._gradients or self._gradients[0].shape[0] != num_rows:
             self._gradients = self._allocate(num_rows)
         return self._gradients

@@ -37,6 +37,11 @@ class PathwiseSample(NamedTuple):
     log_prob: Tensor
     saved: tuple[Tensor, ...]
 
+    def narrow(self, start: int, length: int) -> PathwiseSample:
+        """Return ``length`` rows from ``start``, as views."""
+        saved = tuple(tensor.narrow(0, start, length) for tensor in self.saved)
+        return PathwiseSample(self.action.narrow(0, start, length), self.log_prob.narrow(0, start, length), saved)
+
 
 class SquashedDistribution(BoxDistribution):
     """What the distributions of this module share."""

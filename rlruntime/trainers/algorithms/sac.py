@@ -15,7 +15,7 @@ from rlruntime.policies.critics import build_critics, make_critic_gradient
 from rlruntime.policies.flat import Adam, FlatParameters
 from rlruntime.policies.gradients import make_actor_gradient
 from rlruntime.policies.policy import Policy
-from rlruntime.policies.squashed import SquashedGaussian
+from rlruntime.policies.squashed import PathwiseSample, SquashedGaussian
 from rlruntime.spec.training.sac import SACConfig
 from rlruntime.storages.batch import Batch
 from rlruntime.trainers.algorithms.learner import (
@@ -110,21 +110,27 @@ class SAC:
         phases = self._phases
         with phases.transform:
             rows = self._read(batch)
-            noise = torch.randn((2, *rows.action.shape), generator=self._generator, device=self.policy.device)
+            num_rows, size = rows.action.shape
+            noise = torch.randn((2 * num_rows, size), generator=self._generator, device=self.policy.device)
         temperature = self.temperature
-        critic = self._update_critics(rows, noise[0], temperature)
-        actor = self._update_actor(rows, noise[1], temperature)
+        with phases.loss:
+            # The actor stays as it is until its own step: one pass serves both of its uses.
+            params = self.actor.forward_both(rows.observation, rows.next_observation)
+            samples = self.distribution.pathwise(params, noise)
+        critic = self._update_critics(rows, samples.narrow(num_rows, num_rows), temperature)
+        actor = self._update_actor(rows, samples.narrow(0, num_rows), temperature)
         self.num_updates += 1
         if self.num_updates % self.config.target_update_interval == 0:
             with phases.optimizer:
                 self.target.follow(self.config.tau)
         self._means.add(critic[0], actor[0], critic[1], critic[2], actor[1], actor[2], critic[3], actor[3])
 
-    def _update_critics(self, rows: Rows, noise: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _update_critics(
+        self, rows: Rows, following: PathwiseSample, temperature: float
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Regress the critics on the soft value of what follows (equations 5 and 3); the least critic judges it."""
         phases = self._phases
         with phases.loss:
-            following = self.distribution.pathwise(self.actor.infer(rows.next_observation), noise)
             next_values = self.target_critic.infer(rows.next_observation, following.action)
             next_value = next_values.amin(0).sub_(following.log_prob, alpha=temperature)
             target = td_target(rows.reward, rows.discount, rows.terminated, next_value)
@@ -139,13 +145,14 @@ class SAC:
             self.critic_optimizer.step(self._rates[1])
         return outcome.loss, values.mean(), target.mean(), norm
 
-    def _update_actor(self, rows: Rows, noise: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _update_actor(
+        self, rows: Rows, sample: PathwiseSample, temperature: float
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Move the actor up the gradient of the least critic and of its entropy (equations 7 to 10), and the
         temperature towards the one that keeps the entropy at its target (equation 18).
         """
         phases = self._phases
         with phases.loss:
-            sample = self.distribution.pathwise(self.actor.forward(rows.observation), noise)
             values = self.critic.forward_action(rows.observation, sample.action)
             least, which = values.min(0)
             share = 1.0 / least.shape[0]

@@ -127,7 +127,12 @@ def test_the_written_out_gradient_of_an_actor_is_the_automatic_one(activation: s
         inferred = gradient.infer(other)  # must not disturb what backward needs
         d_params = torch.randn(params.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         gradient.backward(d_params)
-        found.append([params, inferred, flat.grad.clone()])
+        alone = flat.grad.clone()
+        both = gradient.forward_both(seen, other[:30])  # type: ignore[index]
+        gradient.backward(d_params)  # of the former half alone
+        torch.testing.assert_close(flat.grad, alone, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(both[:30], params, rtol=1e-12, atol=1e-12)
+        found.append([params, inferred, both, alone])
     for by_hand, by_autograd in zip(*found, strict=True):
         torch.testing.assert_close(by_hand, by_autograd, rtol=1e-10, atol=1e-10)
 

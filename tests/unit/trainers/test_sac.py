@@ -126,10 +126,11 @@ def critic_gradient(batch: Batch) -> Tensor:
 
 
 def next_noise(sac: SAC, num_rows: int) -> Tensor:
-    """Return the noise that the learner's next update draws."""
+    """Return the noise that the learner's next update draws: for the next observations, and for the current ones."""
     copy = torch.Generator()
     copy.set_state(sac.state_dict()["generator"])
-    return torch.randn(2, num_rows, sac.distribution.size, generator=copy)
+    current, following = torch.randn(2 * num_rows, sac.distribution.size, generator=copy).split(num_rows)  # type: ignore[no-untyped-call]
+    return torch.stack([following, current])
 
 
 @pytest.mark.parametrize("activation", ["ReLU", "GELU"], ids=["written out", "automatic"])
