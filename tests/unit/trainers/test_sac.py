@@ -12,6 +12,7 @@ from gymnasium import spaces
 from replay_batches import batch_of, random_batch, set_values, spaces_of
 from torch import Tensor
 
+from rlruntime.envs.protocol import EnvSpaces
 from rlruntime.errors import RLJobError
 from rlruntime.metrics.timers import PhaseTimers
 from rlruntime.policies.build import build_policy
@@ -297,6 +298,37 @@ def test_a_diverged_update_is_one_line_that_names_the_remedy() -> None:
     sac.update(random_batch(next__reward=np.full(32, np.nan, np.float32)))
     with pytest.raises(RLJobError, match=r"is nan: learning has diverged; lower spec.training.sac.learningRate"):
         sac.metrics()
+
+
+@pytest.mark.parametrize("network", ["MLP", "CNN"], ids=["written out", "automatic"])
+def test_it_learns_from_nested_observations_and_tables_of_actions(network: str) -> None:
+    camera = spaces.Box(0, 255, (8, 8, 1), np.uint8)
+    seen = spaces.Dict({"arm.angle": spaces.Box(-3.0, 3.0, (2,), np.float32), "goal": spaces.Discrete(3, start=1)})
+    config: dict[str, Any] = {"hiddenSizes": [8]}
+    if network == "CNN":
+        seen = spaces.Dict({**seen.spaces, "camera": camera})
+        config = {"channels": [2], "kernelSizes": [4], "strides": [2], "hiddenSizes": [8]}
+    policy = build_policy(
+        EnvSpaces(seen, spaces.Box(-1.0, 1.0, (2, 2), np.float32)), Component(type=network, config=config), kind="SAC"
+    )
+    random = np.random.default_rng(0)
+    columns: dict[str, Any] = {
+        "action": random.uniform(-1, 1, (16, 2, 2)).astype(np.float32),
+        "next.reward": random.normal(size=16).astype(np.float32),
+        "next.terminated": random.random(16) < 0.3,
+    }
+    for name in ("observation", "next.observation"):
+        columns[f"{name}.arm.angle"] = random.normal(size=(16, 2)).astype(np.float32)
+        columns[f"{name}.goal"] = random.integers(1, 4, 16)
+        if network == "CNN":
+            columns[f"{name}.camera"] = random.integers(0, 256, (16, 8, 8, 1), np.uint8)
+    sac = learner(policy, learning_rate=1e-2)
+    losses = []
+    for _ in range(60):
+        sac.update(batch_of(**columns))
+        losses.append(sac.metrics()["loss/critic"])
+    assert losses[-1] < losses[0] / 2
+    assert isinstance(sac.critic, AutogradCritics) == (network == "CNN")
 
 
 def test_another_kind_of_policy_is_refused() -> None:
