@@ -93,6 +93,7 @@ class AsyncEnvCollector:
         self._column = np.zeros(self.num_envs, np.int64)
         self._step = np.zeros(self.num_envs, np.int64)
         self._awaits_first = np.zeros(self.num_envs, np.bool_)
+        self._num_awaited = 0
         self._full: list[tuple[int, int]] = []  # column and its environment, the first to be full first
         self._continued: dict[int, int] = {}  # by full column, the column that goes on from it
         self._acted: list[tuple[np.ndarray, np.ndarray]] = []  # steps and columns since the last judgement
@@ -254,13 +255,15 @@ class AsyncEnvCollector:
         self._column[:] = [self._free.pop() for _ in range(self.num_envs)]
         self._step[:] = 0
         self._awaits_first[:] = True
+        self._num_awaited = self.num_envs
         self._is_started = True
 
     def _absorb(self, ids: np.ndarray, slot: StepSlot) -> None:
         """Write the outcome of a step, or the first observation, of some environments where it belongs."""
-        first = self._awaits_first[ids]
-        if first.any():
+        if self._num_awaited:
+            first = self._awaits_first[ids]
             new = ids[first]
+            self._num_awaited -= len(new)
             self._arrays.write_seen(slot, new, self._step[new], self._column[new])
             self._awaits_first[new] = False
             ids = ids[~first]

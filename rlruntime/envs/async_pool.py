@@ -8,6 +8,7 @@ left to the kernel: a worker wakes for its order, the owner for the first answer
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import queue
 import select
@@ -171,20 +172,22 @@ class AsyncEnvPool:
         until = None if timeout_s is None else time.monotonic() + timeout_s
         ids: list[int] = []
         try:
-            done = self._engine.take(0.0)
             while True:
+                now, first, deadline = time.monotonic(), -1, math.inf
+                if len(ids) < needed:
+                    first, deadline = next(iter(self._deadlines.items()))
+                # What is there counts, however late it is taken: it comes before any deadline.
+                wait_s = min(deadline, math.inf if until is None else until) - now if first >= 0 else 0.0
+                done = self._engine.take(wait_s)
                 for copy in done:
                     del self._deadlines[copy]
                 ids += done
                 if len(ids) >= needed:
                     break
-                now = time.monotonic()
-                first, deadline = next(iter(self._deadlines.items()))
-                if now >= deadline:
+                if not done and now >= deadline:
                     raise self._engine.hung(first, self._words(first), self.timeout_s)
-                if until is not None and now >= until:
+                if not done and until is not None and now >= until:
                     break
-                done = self._engine.take((deadline if until is None else min(deadline, until)) - now)
         except _WorkerGone as gone:
             copy = next((copy for copy in self._deadlines if copy in gone.copies), gone.copies[0])
             self._failure = gone.worker.died(self._words(copy))
