@@ -82,16 +82,31 @@ class Cluster:
         self.wait_established()
 
     def wait_established(self) -> None:
-        """Wait until the server serves every custom resource that is defined.
+        """Wait until the server serves every custom resource that is defined, and says so to who asks what there is.
 
         ``kubectl wait`` does the same, but fails for a definition whose status isn't written yet.
         """
         path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
         wait_for(
-            "every custom resource definition is established",
-            lambda: all(_is_established(item) for item in self.api.get(path)["items"]),
+            "every custom resource that is defined is served",
+            lambda: all(_is_established(item) and self._is_offered(item) for item in self.api.get(path)["items"]),
             deadline_s=60.0,
         )
+
+    def _is_offered(self, definition: JsonObject) -> bool:
+        """Whether a custom resource stands in the server's lists, which follow its definition a little later."""
+        group, plural = definition["spec"]["group"], definition["spec"]["names"]["plural"]
+        for version in (item["name"] for item in definition["spec"]["versions"] if item["served"]):
+            place = f"apis/{group}/{version}"
+            try:
+                offered = self.api.get(f"/{place}")["resources"]
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+                return False
+            if plural not in {item["name"] for item in offered} or place not in self.api.get("/openapi/v3")["paths"]:
+                return False
+        return True
 
     def create_namespace(self, prefix: str = "test") -> str:
         """Make a namespace in which pods can be created at once, and return its name, which is new."""
