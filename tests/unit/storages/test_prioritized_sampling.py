@@ -58,6 +58,17 @@ def test_weights_are_the_closed_form_over_the_largest_of_any_row() -> None:
     assert torch.allclose(batch.weight, torch.tensor([1.0, 0.25, 1 / 16, 1 / 16])[batch["action"]], atol=1e-6)
 
 
+def test_beta_goes_to_its_final_value_as_training_goes_on_and_stays_without_one() -> None:
+    _, moving = prioritized(beta=0.4, final_beta=1.0)
+    _, staying = prioritized(beta=0.4)
+    seen = []
+    for progress in (0.0, 0.5, 1.0, 1.2):
+        for sampler in (moving, staying):
+            sampler.schedule(progress)
+        seen.append((round(moving.beta, 6), staying.beta))
+    assert seen == [(0.4, 0.4), (0.7, 0.4), (1.0, 0.4), (1.0, 0.4)]
+
+
 def test_with_alpha_zero_every_row_is_alike() -> None:
     buffer, _ = prioritized(alpha=0.0)
     buffer.extend(numbered(0, 4))
