@@ -20,8 +20,8 @@ UNIFORM = ("uniform", "uniform, 16 rows a write", "memory-mapped", "shared")
 ROW = "| {} | {} | {} | {} | {} |"
 
 
-def measure(python: str, script: str, case: str) -> dict[str, float]:
-    """Run one measurement in a process of its own, on one core, and return what it printed."""
+def measure(python: str, script: str, case: str) -> dict[str, float] | None:
+    """Run one measurement in a process of its own, on one core, and return what it printed, None where it failed."""
     core = max(os.sched_getaffinity(0))
     threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(
@@ -34,7 +34,8 @@ def measure(python: str, script: str, case: str) -> dict[str, float]:
         preexec_fn=lambda: os.sched_setaffinity(0, {core}),
     )
     if done.returncode != 0:
-        sys.exit(f"{script} {case!r} failed:\n{done.stderr[-2000:]}")
+        print(f"{script} {case!r} failed: {(done.stderr.strip().splitlines() or ['?'])[-1]}", file=sys.stderr)
+        return None
     return dict(json.loads(done.stdout.strip().splitlines()[-1]))
 
 
@@ -67,7 +68,9 @@ def main() -> None:
             if arguments.only in case:
                 print(f"round {number + 1}: {case}", file=sys.stderr)
                 name = f"rljob {case}" if script == "ours.py" else case
-                results.setdefault(name, []).append(measure(python, script, case))
+                measured = measure(python, script, case)
+                if measured is not None:
+                    results.setdefault(name, []).append(measured)
     print(f"Medians of {arguments.rounds} rounds, one core.\n")
     print(table(results))
 
