@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from collector_envs import env_config, env_seed
+from policy_runs import job_of
 from torch import Tensor
 
 from rlruntime.collectors.async_envs import AsyncEnvCollector
@@ -138,6 +139,39 @@ def test_every_step_bears_the_version_that_chose_it(make: Make) -> None:
         assert seen == sorted(seen)
     assert versions[0][0] == 1
     assert max(versions[0] + versions[1]) == 4
+
+
+def test_masks_and_dict_observations_are_those_of_each_step(make: Make) -> None:
+    config = env_config("toy_envs:NestedEnv", 2).model_copy(update={"observation_keys": ("camera", "joints")})
+    collector = make(config, num_steps=7)
+    for number in range(3):
+        rollout = collector.collect()
+        assert isinstance(rollout.observation, dict)
+        assert rollout.action_mask is not None
+        steps = rollout.observation["joints.1"]  # the step of the episode, which the mask allows alone
+        for row, column in rollout.valid.nonzero().tolist():
+            step = int(steps[row, column])
+            assert rollout.action_mask[row, column].tolist() == [step == 0, step == 1, step == 2]
+            assert int(rollout.action[row, column]) == step
+            assert float(rollout.behaviour_log_prob[row, column]) == 0.0
+            assert int(rollout.observation["camera.rgb"][row + 1, column].max()) == step + 1
+        assert int(rollout.valid.sum()) < 14 or number == 0
+
+
+def test_values_of_a_policy_that_can_not_defer_them_are_those_of_each_step() -> None:
+    training = job_of("stateful").spec.training
+    pool = AsyncEnvPool(training.env, workers="Threads")
+    policy = build_policy(pool.spaces, training.network, training.env.transforms)
+    assert not policy.deferrable
+    collector = AsyncEnvCollector(pool, policy, num_steps=8)
+    try:
+        rollout = collector.collect()
+        assert float(rollout.value[:-1].std()) > 0  # what it was at each step can't be computed again
+        following = collector.collect()
+        for column, copy in enumerate(collector.rollout_copies.tolist()):
+            assert bool(following.valid[:, column].any()), copy
+    finally:
+        collector.close()
 
 
 def test_random_frames_are_uniform_with_their_log_probability(make: Make) -> None:
