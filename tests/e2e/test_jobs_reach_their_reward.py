@@ -26,9 +26,10 @@ def rljob(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def result_of(example: str, folder: Path) -> dict[str, Any]:
-    """Train an example and return its ``result.json``."""
-    rljob(folder, "run", str(EXAMPLES / example), "--out", "run")
+def result_of(example: str, folder: Path, **fields: Any) -> dict[str, Any]:
+    """Train an example, with other values of some fields of ``training``, and return its ``result.json``."""
+    overrides = [argument for name, value in fields.items() for argument in ("-o", f"training.{name}={value}")]
+    rljob(folder, "run", str(EXAMPLES / example), "--out", "run", *overrides)
     result: dict[str, Any] = json.loads((folder / "run" / "result.json").read_text())
     assert result["status"] == "Succeeded"
     return result
@@ -54,4 +55,17 @@ def test_ppo_with_convolutions_catches_every_ball_from_pixels(tmp_path: Path) ->
 def test_ppo_with_a_network_of_the_users_own_solves_cartpole(tmp_path: Path) -> None:
     result = result_of("14-custom-network.yaml", tmp_path)
     assert result["frames"] <= 100_000
+    assert result["evaluation"]["rewardMean"] >= 475.0
+
+
+def test_sac_swings_the_pendulum_up_within_eight_thousand_frames(tmp_path: Path) -> None:
+    result = result_of("02-sac-pendulum.yaml", tmp_path, totalFrames=8000)
+    assert result["frames"] == 8000
+    assert result["evaluation"]["rewardMean"] >= -200.0
+
+
+def test_dqn_solves_cartpole_within_fifty_thousand_frames(tmp_path: Path) -> None:
+    result = result_of("03-dqn-cartpole.yaml", tmp_path)
+    assert result["reason"] == "RewardReached"
+    assert result["frames"] <= 50_000
     assert result["evaluation"]["rewardMean"] >= 475.0
