@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -93,6 +93,8 @@ class AsyncEnvPool:
                 value=True,
                 remedy="set it to false, or use the ProcessPool",
             )
+        if workers not in get_args(Workers):
+            raise ValueError(f"workers must be one of {', '.join(get_args(Workers))}, got {workers!r}")
         self.num_envs = config.num_envs
         self.timeout_s = config.step_timeout_seconds
         timeout_s = max(start_timeout_s, config.step_timeout_seconds)

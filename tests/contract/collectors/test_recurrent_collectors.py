@@ -129,7 +129,7 @@ def test_workers_beside_the_learner_hand_over_what_they_remembered() -> None:
 def test_environments_that_do_not_wait_refuse_a_policy_with_memory() -> None:
     config = env_config(num_envs=2)
     with pytest.raises(ConfigError) as caught:
-        AsyncEnvCollector(AsyncEnvPool(config, workers=1), policy_for(config), num_steps=4)
+        AsyncEnvCollector(AsyncEnvPool(config, workers="Threads"), policy_for(config), num_steps=4)
     assert str(caught.value) == (
         "spec.training.collector.type: this collector can't carry the state of a policy with memory (got 'AsyncEnv'); "
         "use Inline, SyncProcess or AsyncProcess, or a network without memory"

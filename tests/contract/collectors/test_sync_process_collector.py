@@ -105,6 +105,24 @@ def test_with_one_worker_rollouts_learning_and_resuming_are_those_of_the_inline_
     inline.close()
 
 
+def test_masks_and_dict_observations_lie_in_shared_memory_too(make: Make) -> None:
+    config = env_config("toy_envs:NestedEnv", 3).model_copy(update={"observation_keys": ("camera", "joints")})
+    inline = InlineCollector(make_vector_env(config), policy_for(config), num_steps=6)
+    process = make(config, policy_for(config), num_workers=1)
+    for _ in range(2):
+        expected, seen = collected(inline), collected(process)
+        assert isinstance(expected.observation, dict)
+        assert isinstance(seen.observation, dict)
+        assert list(seen.observation) == list(expected.observation)
+        for key, leaf in expected.observation.items():
+            assert torch.equal(leaf, seen.observation[key]), key
+        assert expected.action_mask is not None
+        assert seen.action_mask is not None
+        assert torch.equal(expected.action_mask, seen.action_mask)
+        assert torch.equal(expected.action, seen.action)
+    inline.close()
+
+
 def test_copies_have_the_seeds_and_ids_of_their_numbers_whatever_the_number_of_workers(make: Make) -> None:
     config = env_config(num_envs=5, length=3)
     collector = make(config, policy_for(config), num_workers=2)
