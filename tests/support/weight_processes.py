@@ -167,6 +167,8 @@ def main(descriptor: int, size: int, tied: bool) -> None:
                 _say(error=f"{type(error).__name__}: {error}", extremes=extremes(models), version=receiver.version)
             else:
                 _say(version=receiver.version, extremes=extremes(models))
+        elif command["do"] == "show":
+            _say(**{name: tensor.tolist() for name, tensor in tensors_of(models).items()})
         elif command["do"] == "replace_critic":
             kept = models["critic"]
             models["critic"] = nn.Linear(4, size + 1)

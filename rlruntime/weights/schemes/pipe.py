@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from rlruntime.weights.manifest import Manifest
+from rlruntime.weights.mapping import WeightMap
 from rlruntime.weights.protocol import Status, Weights, WeightSyncError
 from rlruntime.weights.schemes import wire
 from rlruntime.weights.schemes.members import Member
@@ -30,8 +31,15 @@ class PipePublisher(RemotePublisher):
 
     scheme = SCHEME
 
-    def __init__(self, weights: Weights, *, timeout_s: float = 120.0, last_version: int = 0) -> None:
-        super().__init__(weights, timeout_s=timeout_s, last_version=last_version)
+    def __init__(
+        self,
+        weights: Weights,
+        *,
+        timeout_s: float = 120.0,
+        last_version: int = 0,
+        weight_map: WeightMap | None = None,
+    ) -> None:
+        super().__init__(weights, timeout_s=timeout_s, last_version=last_version, weight_map=weight_map)
         self._snapshot = Snapshot.allocate(self.manifest)
         self._offered = 0
 

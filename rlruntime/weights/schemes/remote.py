@@ -13,6 +13,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from rlruntime.weights.manifest import Manifest, describe
+from rlruntime.weights.mapping import WeightMap
 from rlruntime.weights.protocol import Outcome, Publication, Status, Weights, WeightSyncError
 from rlruntime.weights.schemes import wire
 from rlruntime.weights.schemes.members import Member, Members
@@ -31,6 +32,7 @@ class RemotePublisher(ABC):
         weights: the models that will be published; their manifest is what receivers agree to.
         timeout_s: seconds that a publication may take.
         last_version: number of the last version of an earlier publisher, so that numbers go on after a restart.
+        weight_map: what is published of the weights, and under which names; None publishes them as they are.
 
     Attributes:
         manifest: what receivers agree to.
@@ -39,8 +41,9 @@ class RemotePublisher(ABC):
 
     scheme: ClassVar[str]
 
-    def __init__(self, weights: Weights, *, timeout_s: float, last_version: int) -> None:
-        self.manifest = describe(weights)
+    def __init__(self, weights: Weights, *, timeout_s: float, last_version: int, weight_map: WeightMap | None) -> None:
+        self._weight_map = weight_map
+        self.manifest = describe(self._published(weights))
         self.round = 0
         self._version = self._last_number = last_version
         self._timeout_s = timeout_s
@@ -99,7 +102,7 @@ class RemotePublisher(ABC):
         """
         self._refuse_when_closed()
         deadline = time.monotonic() + self._timeout_s
-        sources = self.manifest.bind(weights)
+        sources = self.manifest.bind(self._published(weights))
         self._members.exchange(0.0)
         self._last_number = version = self._last_number + 1  # one that was interrupted may be known to some
         self._offer(version, sources, deadline)
@@ -128,6 +131,9 @@ class RemotePublisher(ABC):
     @abstractmethod
     def _offer(self, version: int, sources: Sequence[Tensor], deadline: float) -> None:
         """Make a version available, ending members that keep it from being so."""
+
+    def _published(self, weights: Weights) -> Weights:
+        return weights if self._weight_map is None else self._weight_map(weights)
 
     def _wait_applied(self, version: int, timeout_s: float) -> dict[str, Outcome]:
         self._members.wait(lambda member: member.has_answered(version), time.monotonic() + timeout_s)

@@ -29,6 +29,7 @@ from rlruntime import kernel_locks
 from rlruntime.envs.shared_slot import open_shared_memory
 from rlruntime.errors import ConfigError
 from rlruntime.weights.manifest import Manifest
+from rlruntime.weights.mapping import WeightMap
 from rlruntime.weights.protocol import Weights, WeightSyncError
 from rlruntime.weights.schemes import wire
 from rlruntime.weights.schemes.members import Member
@@ -59,13 +60,19 @@ class SharedMemoryPublisher(RemotePublisher):
     scheme = SCHEME
 
     def __init__(
-        self, weights: Weights, *, num_slots: int = 3, timeout_s: float = 120.0, last_version: int = 0
+        self,
+        weights: Weights,
+        *,
+        num_slots: int = 3,
+        timeout_s: float = 120.0,
+        last_version: int = 0,
+        weight_map: WeightMap | None = None,
     ) -> None:
         if sys.platform != "linux":
             raise ConfigError("weights in shared memory need Linux", remedy="use the pipe scheme")
         if not 2 <= num_slots <= MAX_SLOTS:
             raise ValueError(f"num_slots must be 2 to {MAX_SLOTS}, got {num_slots}")
-        super().__init__(weights, timeout_s=timeout_s, last_version=last_version)
+        super().__init__(weights, timeout_s=timeout_s, last_version=last_version, weight_map=weight_map)
         self._memory_fd = open_shared_memory("rljob-weights")
         self._close_memory = weakref.finalize(self, os.close, self._memory_fd)
         try:

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -32,7 +33,7 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
     """Make publishers of a scheme; they are closed at the end."""
     made: list[RemotePublisher] = []
 
-    def make_one(models: dict[str, nn.Module], **arguments: float) -> RemotePublisher:
+    def make_one(models: dict[str, nn.Module], **arguments: Any) -> RemotePublisher:
         made.append(request.param(models, **{"timeout_s": 30.0, **arguments}))
         return made[-1]
 

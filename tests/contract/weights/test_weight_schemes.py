@@ -90,8 +90,8 @@ def test_a_receiver_with_other_weights_is_refused_before_a_byte_moves_and_the_pu
     publisher = make(models)
     publisher.publish(models)
     words = (
-        "ConfigError: this receiver's weights are not those that are published: actor/encoder.weight is "
-        "float32[8, 4] in the manifest, float32[9, 4] here; build it from the same network"
+        "ConfigError: this receiver's weights are not those that are published: actor/decoder.bias is "
+        "float32[8] in the manifest, float32[9] here; build it from the same network"
     )
     with MemberProcess(publisher, "a", size=9) as a:
         with pytest.raises(WeightSyncError) as caught:
@@ -106,7 +106,7 @@ def test_a_receiver_that_ties_otherwise_is_refused(make: Make) -> None:
         publisher.wait_joined(30.0)
     assert caught.value.outcomes["a"].status == Status.REFUSED
     assert (
-        "actor/decoder.weight is float32[8, 4] tied to actor/encoder.weight in the manifest, float32[8, 4] here"
+        "actor/encoder.weight is float32[8, 4] tied to actor/decoder.weight in the manifest, float32[8, 4] here"
         in caught.value.outcomes["a"].words
     )
 
@@ -122,8 +122,8 @@ def test_several_models_change_all_or_nothing_and_a_failure_raises_in_the_publis
         a.ask(do="replace_critic")
         publication = publisher.publish(fill(models, 2))
         words = (
-            "ConfigError: the weights are not those agreed on: critic/weight is bfloat16[8, 4] in the manifest, "
-            "float32[9, 4] here; keep names, shapes, dtypes and ties, or start publisher and receivers anew"
+            "ConfigError: the weights are not those agreed on: critic/bias is bfloat16[8] in the manifest, "
+            "float32[9] here; keep names, shapes, dtypes and ties, or start publisher and receivers anew"
         )
         assert a.acquire(2)["error"] == words
         with pytest.raises(WeightSyncError) as caught:
@@ -163,7 +163,7 @@ def test_weights_that_changed_their_kind_are_not_published(make: Make) -> None:
     publisher = make(models)
     publisher.publish(models)
     models["critic"] = models["critic"].to(torch.float32)
-    with pytest.raises(ConfigError, match=r"critic/weight is bfloat16\[8, 4\] in the manifest, float32\[8, 4\] here"):
+    with pytest.raises(ConfigError, match=r"critic/bias is bfloat16\[8\] in the manifest, float32\[8\] here"):
         publisher.publish(models)
     assert publisher.version == 1
 

@@ -64,7 +64,7 @@ def test_a_version_that_does_not_come_is_an_error_at_the_deadline() -> None:
 def test_a_copy_is_refused_on_either_side_since_it_would_never_change() -> None:
     policy, copy = nn.Linear(2, 2), nn.Linear(2, 2)
     publisher = InPlacePublisher({"policy": policy})
-    words = "without transport all must hold the same tensors, and policy/weight is a copy"
+    words = "without transport all must hold the same tensors, and policy/bias is a copy"
     with pytest.raises(ConfigError, match=words):
         publisher.receiver("inline", {"policy": copy})
     with pytest.raises(ConfigError, match=words):
@@ -79,6 +79,6 @@ def test_a_copy_is_refused_on_either_side_since_it_would_never_change() -> None:
 
 def test_another_shape_is_refused() -> None:
     publisher = InPlacePublisher({"policy": nn.Linear(2, 2)})
-    with pytest.raises(ConfigError, match=r"policy/weight is float32\[2, 2\] in the manifest, float32\[3, 2\] here"):
+    with pytest.raises(ConfigError, match=r"policy/bias is float32\[2\] in the manifest, float32\[3\] here"):
         publisher.publish({"policy": nn.Linear(2, 3)})
     assert publisher.version == 0
