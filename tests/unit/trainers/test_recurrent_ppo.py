@@ -33,6 +33,11 @@ def parts(network: dict[str, Any], on_minibatch: Any = None, **settings: Any) ->
     return PPO(config, policy, on_minibatch=on_minibatch), InlineCollector(env, policy, num_steps=30, seed=2)
 
 
+def observation_of(batch: Batch | SequenceBatch) -> torch.Tensor:
+    assert isinstance(batch.observation, torch.Tensor)
+    return batch.observation
+
+
 def recurrent_job(**training: Any) -> RLJob:
     return small_job(**{"network": KINDS["LSTM"], **training})
 
@@ -77,11 +82,11 @@ def test_minibatches_are_whole_sequences_and_each_is_seen_once_in_a_pass() -> No
     assert isinstance(rollout.observation, torch.Tensor)
     for epoch in (sequences[:3], sequences[3:]):
         assert sum(batch.rows.num_items for batch in epoch) == rollout.num_valid
-        observations = torch.cat([batch.observation for batch in epoch], 1)  # type: ignore[arg-type]
+        observations = torch.cat([observation_of(batch) for batch in epoch], 1)
         order = [int((rollout.observation[0] == first).all(-1).nonzero()) for first in observations[0]]
         assert sorted(order) == [0, 1, 2, 3, 4]
         assert torch.equal(observations, rollout.observation[:-1, order])
-    assert not torch.equal(sequences[0].observation, sequences[3].observation)  # type: ignore[arg-type]
+    assert not torch.equal(observation_of(sequences[0]), observation_of(sequences[3]))
     collector.close()
 
 
@@ -93,9 +98,8 @@ def test_copies_without_a_valid_row_are_left_out() -> None:
     batch = learner.batch(rollout)
     assert batch.num_items == 3
     assert learner.update(rollout)["optim/steps"] == 12.0
-    assert isinstance(batch, SequenceBatch)
     assert isinstance(rollout.observation, torch.Tensor)
-    assert torch.equal(batch.rows.observation, rollout.observation[:-1][rollout.valid])  # type: ignore[arg-type]
+    assert torch.equal(observation_of(batch.rows), rollout.observation[:-1][rollout.valid])
     collector.close()
 
 
