@@ -32,7 +32,7 @@ from rlruntime.storages.errors import TooFewRowsError
 from rlruntime.storages.samplers import ConsumingSampler, UniformSampler
 
 WIDTH = 200
-LIMIT_S = 30
+LIMIT_S = 60
 STORAGES_FOLDER = os.path.dirname(mapped.__file__)
 KILLED_IN = ("mapped.py", "locks.py", "storage.py", "writers.py")
 
@@ -291,7 +291,7 @@ def holder_killed(storage: str) -> dict[str, Any]:
 
         def hold(buffer: ReplayBuffer = buffer, side: str = side, told: int = theirs) -> None:
             with getattr(buffer.storage, side)():
-                child = start(lambda: time.sleep(60))
+                child = start(lambda: time.sleep(LIMIT_S))
                 os.write(told, child.to_bytes(4, "little"))
                 time.sleep(60)
 

@@ -32,7 +32,8 @@ from rlruntime.storages.samplers import UniformSampler
 from rlruntime.storages.storage import TensorStorage
 
 SOAK_SECONDS = float(os.environ.get("RLJOB_SOAK_SECONDS", "2"))
-LIMIT_S = 110 + 2 * SOAK_SECONDS
+LIMIT_S = 280 + 2 * SOAK_SECONDS
+pytestmark = pytest.mark.timeout(20 + LIMIT_S)  # hundreds of processes are started, on a machine that may be busy
 ROOT = Path(__file__).resolve().parents[3]
 BOTH = pytest.mark.parametrize("storage", ["SharedTensor", "MemoryMapped"])
 
@@ -89,7 +90,6 @@ def test_four_writers_and_four_readers_or_consumers_see_no_torn_row_and_lose_non
     }
 
 
-@pytest.mark.timeout(120 + 2 * SOAK_SECONDS)
 @pytest.mark.parametrize("storages", [("Tensor", "List"), ("SharedTensor", "MemoryMapped")])
 def test_rows_that_are_written_and_read_at_once_for_a_while_are_whole_and_counted(storages: tuple[str, str]) -> None:
     # RLJOB_SOAK_SECONDS=60 does it for a minute each.
