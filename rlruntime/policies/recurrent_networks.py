@@ -89,10 +89,14 @@ class RecurrentNetwork(nn.Module):
         return features
 
     def _run(self, inputs: Tensor | PackedSequence, state: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        with warnings.catch_warnings():
-            # cuDNN would rather have all weights in an order of its own; they are views of the optimiser's.
-            warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous")
-            output, after = self.recurrent(inputs, state[0] if len(state) == 1 else tuple(state))
+        begins = state[0] if len(state) == 1 else tuple(state)
+        if state[0].device.type == "cpu":
+            output, after = self.recurrent(inputs, begins)
+        else:
+            with warnings.catch_warnings():
+                # cuDNN would rather have all weights in an order of its own; they are views of the optimiser's.
+                warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous")
+                output, after = self.recurrent(inputs, begins)
         return output, [after] if isinstance(after, Tensor) else list(after)
 
     def _by_name(self, state: list[Tensor]) -> State:

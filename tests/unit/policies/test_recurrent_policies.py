@@ -69,13 +69,14 @@ def flat(observation: ObservationTensor) -> ObservationTensor:
     return map_observation(lambda leaf: leaf.flatten(0, 1), observation)
 
 
-@pytest.mark.parametrize("env_spaces", [SPACES, DICT], ids=["vector", "dict"])
 @pytest.mark.parametrize("starts", [STARTS, torch.zeros_like(STARTS), torch.ones_like(STARTS)], ids=["some", "0", "1"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "env_spaces"),
+    [*((kind, SPACES) for kind in KINDS), ("LSTM", DICT), ("GRU", DICT)],
+    ids=[*KINDS, "LSTM-dict", "GRU-dict"],
+)
 @torch.no_grad()
 def test_a_sequence_gives_what_acting_step_by_step_gave(kind: str, starts: Tensor, env_spaces: EnvSpaces) -> None:
-    if kind == "user" and env_spaces is DICT:
-        pytest.skip("it is for vectors")
     policy, observation = policy_of(kind, env_spaces), sequence(env_spaces=env_spaces)
     before = state = random_state(policy)
     params, values = [], []
