@@ -9,12 +9,14 @@ import numpy as np
 
 def reward(achieved: np.ndarray, desired: np.ndarray, columns: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return 0 where the goal was reached, and -1 elsewhere, as in Gymnasium's goal environments."""
-    return -(np.abs(achieved - desired).max(-1) > 0.25).astype(np.float32)
+    missed: np.ndarray = (np.abs(achieved - desired).max(-1) > 0.25).astype(np.float32)
+    return -missed
 
 
 def terminated(achieved: np.ndarray, desired: np.ndarray, columns: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return where the goal was reached."""
-    return reward(achieved, desired, columns) == 0
+    reached: np.ndarray = reward(achieved, desired, columns) == 0
+    return reached
 
 
 def summed(achieved: np.ndarray, desired: np.ndarray, columns: Mapping[str, np.ndarray]) -> np.ndarray:

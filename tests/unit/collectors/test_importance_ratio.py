@@ -10,6 +10,7 @@ from rlruntime.collectors.inline import InlineCollector
 from rlruntime.envs.make import make_vector_env
 from rlruntime.policies.build import build_policy
 from rlruntime.spec.training.ppo import PPOConfig
+from rlruntime.trainers.algorithms.batches import Batch
 from rlruntime.trainers.algorithms.ppo import PPO
 
 
@@ -25,6 +26,7 @@ def test_ratio_is_one_and_values_agree_before_the_first_optimiser_step(kind: str
         for _ in range(3):  # from the second rollout on, statistics have moved and parameters have learned
             rollout = collector.collect()
             batch = algorithm.batch(rollout)
+            assert isinstance(batch, Batch)
             assert 0 < rollout.num_valid == len(batch.advantage) < 160 or kind == "pendulum"
             with torch.no_grad():
                 params, value = policy.params_and_values(batch.observation)

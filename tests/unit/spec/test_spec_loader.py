@@ -86,7 +86,8 @@ def test_a_manifest_is_read_with_its_defaults(tmp_path: Path) -> None:
         (
             "algorithm: PPO",
             "algorithm: PP0",
-            "job.yaml:7: spec.training.algorithm: must be one of PPO, SAC, TD3, DQN, Custom (got 'PP0'); did you mean 'PPO'?",
+            "job.yaml:7: spec.training.algorithm: must be one of PPO, SAC, TD3, DQN, Custom (got 'PP0');"
+            " did you mean 'PPO'?",
         ),
         ("    totalFrames: 1e5\n", "", "job.yaml:6: spec.training.totalFrames: this field is missing; add it"),
         ("id: CartPole-v1", "id: [Pong]", "job.yaml:10: spec.training.env.id: must be a string (got ['Pong'])"),

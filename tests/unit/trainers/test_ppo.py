@@ -17,7 +17,8 @@ from rlruntime.policies.actor_critic import ActorCritic
 from rlruntime.policies.build import build_policy
 from rlruntime.spec.training.component import Component
 from rlruntime.spec.training.ppo import PPOConfig
-from rlruntime.trainers.algorithms.ppo import PPO, Batch, minibatch_bounds
+from rlruntime.trainers.algorithms.batches import Batch, minibatch_bounds
+from rlruntime.trainers.algorithms.ppo import PPO
 from rlruntime.trainers.schedules import schedule_factor
 
 SPACES = EnvSpaces(spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Discrete(2))
@@ -55,7 +56,9 @@ def test_reset_rows_are_not_learned_from_whatever_they_hold() -> None:
         rollout.reward[3, 0] = filler
         rollout.behaviour_log_prob[3, 0] = -filler
         ppo = PPO(PPOConfig(minibatch_size=8), policy)
-        assert ppo.batch(rollout).advantage.shape == (31,)
+        batch = ppo.batch(rollout)
+        assert isinstance(batch, Batch)
+        assert batch.advantage.shape == (31,)
         ppo.update(rollout)
         results.append(ppo.parameters.data.clone())
     assert torch.equal(*results)
@@ -139,7 +142,7 @@ def test_gradients_are_clipped_before_the_step() -> None:
 @pytest.mark.parametrize("normalization", ["Rollout", "Minibatch"])
 def test_advantages_are_normalised_over_the_rows_that_the_setting_names(normalization: Any) -> None:
     policy = small_policy()
-    seen: list[Batch] = []
+    seen: list[Any] = []
     config = PPOConfig(advantage_normalization=normalization, minibatch_size=8, num_epochs=1)
     ppo = PPO(config, policy, on_minibatch=seen.append)
     ppo.update(rollout_of(policy))
@@ -154,7 +157,7 @@ def test_every_row_is_seen_once_an_epoch_in_minibatches_of_nearly_equal_length()
     assert list(minibatch_bounds(8, 8)) == [(0, 8)]
     assert list(minibatch_bounds(9, 8)) == [(0, 5), (5, 4)]
     policy = small_policy()
-    seen: list[Batch] = []
+    seen: list[Any] = []
     ppo = PPO(PPOConfig(minibatch_size=10, num_epochs=2), policy, on_minibatch=seen.append)
     rollout = rollout_of(policy)
     ppo.update(rollout)

@@ -187,6 +187,7 @@ def test_a_resume_with_rollouts_of_another_length_acts_on_the_observation_where_
 
     def noted() -> Any:
         rollout = collect()
+        assert rollout is not None
         assert isinstance(rollout.observation, torch.Tensor)
         first.append(rollout.observation[0].clone())
         return rollout
