@@ -34,9 +34,9 @@ class AsyncProcessCollector:
     The staleness of a rollout is the version published last minus the oldest that acted in it: the publications that
     its data lie behind. It is bounded twice by ``max_staleness``. A worker is given no order while more rollouts than
     that are under way, waiting, or being learned from, for its own would be behind by as many publications when its
-    turn came; and what is too old nevertheless when its turn comes is dropped and counted. This holds nothing up where
-    the learner publishes once for each rollout; where it publishes more often, more is dropped. Rows that workers
-    write into a replay buffer are not bounded here.
+    turn came; and what is too old nevertheless when its turn comes is dropped and counted: the rollout of a worker that
+    others overtook, or more where the learner publishes more often than once for each rollout. Rows that workers write
+    into a replay buffer are not bounded here.
 
     Args:
         env, policy, num_steps, num_workers, seed, weights, buffer, start_timeout_s, worker_device: see

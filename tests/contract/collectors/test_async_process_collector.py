@@ -67,16 +67,19 @@ def until(holds: Callable[[], bool], timeout_s: float = 60.0) -> None:
 
 def test_rollouts_are_whole_in_order_and_within_the_bound_of_staleness(make: Make) -> None:
     collector = make(env_config(num_envs=4, length=ENDLESS), max_staleness=1)
-    last, frames = {0: 0.0, 1: 0.0}, 0
+    last, frames, skipped = {0: 0.0, 1: 0.0}, 0, 0
     for number in range(12):
         rollout = collected(collector)
         worker = collector.rollout_worker
         assert rollout.num_envs == 2
+        first = counts(rollout)[0]
+        assert first >= last[worker]  # one that was overtaken by the other worker's may have been dropped
+        skipped += 2 * int(first - last[worker])
         for column in range(2):
-            assert counts(rollout, column) == [last[worker] + step for step in range(6)]
+            assert counts(rollout, column) == [first + step for step in range(6)]
         assert rollout.trajectory_id.tolist() == [[2 * worker, 2 * worker + 1]] * 5
-        assert rollout.is_init[0].tolist() == [last[worker] == 0.0] * 2
-        last[worker] += 5.0
+        assert rollout.is_init[0].tolist() == [first == 0.0] * 2
+        last[worker] = first + 5.0
         frames += 10
         version = int(rollout.policy_version[0, 0])
         assert rollout.policy_version.tolist() == [[version] * 2] * 5
@@ -85,7 +88,8 @@ def test_rollouts_are_whole_in_order_and_within_the_bound_of_staleness(make: Mak
         assert collector.publish() == number + 2
     assert collector.num_frames == frames
     stats = collector.stats()
-    assert stats.dropped == {"stale": 0}
+    assert stats.dropped["stale"] >= skipped
+    assert stats.dropped["stale"] % 10 == skipped % 10 == 0
     assert stats.held_back > 0
     assert stats.steps >= frames
 
