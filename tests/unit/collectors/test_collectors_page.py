@@ -15,7 +15,7 @@ SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 @pytest.mark.parametrize("group", [SNIPPETS[:2], SNIPPETS[2:4], SNIPPETS[4:]], ids=["first", "second", "third"])
 def test_the_snippets_run_as_they_stand(group: list[str]) -> None:
-    assert len(SNIPPETS) == 6
+    assert group
     command = [sys.executable, "-W", "error", "-c", "\n".join(group)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stderr
