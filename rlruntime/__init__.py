@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rlruntime.spec.training.storages import ReplayBufferConfig
     from rlruntime.spec.training.td3 import TD3Config
     from rlruntime.storages.buffer import ReplayBuffer
+    from rlruntime.trainers.algorithms.advantages import AdvantageData
     from rlruntime.trainers.algorithms.dqn import DQN
     from rlruntime.trainers.algorithms.ppo import PPO
     from rlruntime.trainers.algorithms.sac import SAC
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from rlruntime.transforms.columns import ColumnTransforms
     from rlruntime.transforms.module import ModuleTransform
     from rlruntime.transforms.staging import make_transformed_env
+    from rlruntime.weights.mapping import WeightMap
 
 __version__ = "0.1.0"
 
@@ -44,7 +46,9 @@ _LAZY = {
     "ConfigError": "rlruntime.errors",
     "DQN": "rlruntime.trainers.algorithms.dqn",
     "DQNConfig": "rlruntime.spec.training.dqn",
+    "AdvantageData": "rlruntime.trainers.algorithms.advantages",
     "EnvConfig": "rlruntime.spec.training.env",
+    "WeightMap": "rlruntime.weights.mapping",
     "InlineCollector": "rlruntime.collectors.inline",
     "ModuleTransform": "rlruntime.transforms.module",
     "PPO": "rlruntime.trainers.algorithms.ppo",
@@ -72,6 +76,7 @@ __all__ = [
     "PPO",
     "SAC",
     "TD3",
+    "AdvantageData",
     "AsyncEnvCollector",
     "AsyncProcessCollector",
     "ColumnTransforms",
@@ -88,6 +93,7 @@ __all__ = [
     "SACConfig",
     "SyncProcessCollector",
     "TD3Config",
+    "WeightMap",
     "__version__",
     "build_policy",
     "load_manifests",

@@ -12,12 +12,12 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from rlruntime.collectors.episode_runs import run_episodes
 from rlruntime.envs.build import env_field, env_name, make_single_env
 from rlruntime.envs.protocol import VectorEnv, allocate_slot
 from rlruntime.errors import ConfigError, MissingExtraError, StorageError
 from rlruntime.policies.artifact import LoadedPolicy
 from rlruntime.spec.training.env import EnvConfig
-from rlruntime.trainers.evaluation import run_episodes
 from rlruntime.transforms.environment import TransformedEnv
 from rlruntime.transforms.staging import make_transformed_env
 
@@ -94,7 +94,6 @@ def _record(shown: _Shown, config: EnvConfig, policy: LoadedPolicy, seed: int, p
                 policy.module,
                 [seed],
                 generator,
-                stop_requested=lambda: False,
                 on_step=lambda: writer.append_data(_frame(shown.single, config)),
             )
         os.replace(temporary, path)

@@ -26,6 +26,7 @@ def run_episodes(
     seeds: Sequence[int],
     generator: torch.Generator | None,
     stop_requested: Callable[[], bool] = lambda: False,
+    on_step: Callable[[], None] = lambda: None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Run one episode for each seed, as many at a time as there are copies.
 
@@ -35,6 +36,7 @@ def run_episodes(
         seeds: of the episodes.
         generator: of the actions; None takes the most probable ones.
         stop_requested: asked at every step.
+        on_step: called when a group of episodes has begun, and after each of its steps.
 
     Returns:
         rewards ``[E]`` float64 and lengths ``[E]`` int64, in the order of the seeds.
@@ -47,7 +49,7 @@ def run_episodes(
     for start in range(0, len(seeds), env.num_envs):
         chunk = list(seeds[start : start + env.num_envs])
         padded = chunk + [chunk[-1]] * (env.num_envs - len(chunk))
-        outcome = _run_together(env, policy, padded, generator, stop_requested)
+        outcome = _run_together(env, policy, padded, generator, stop_requested, on_step)
         returns[start : start + len(chunk)] = outcome[0][: len(chunk)]
         lengths[start : start + len(chunk)] = outcome[1][: len(chunk)]
     return returns, lengths
@@ -59,6 +61,7 @@ def _run_together(
     seeds: Sequence[int],
     generator: torch.Generator | None,
     stop_requested: Callable[[], bool],
+    on_step: Callable[[], None],
 ) -> tuple[np.ndarray, np.ndarray]:
     slot = allocate_slot(env.spaces, env.num_envs)
     env.reset(seeds, slot)
@@ -68,6 +71,7 @@ def _run_together(
     returns, lengths = np.zeros(env.num_envs), np.zeros(env.num_envs, np.int64)
     action_shape = (env.num_envs, *policy.distribution.action_shape)
     action = torch.zeros(action_shape, dtype=policy.distribution.action_dtype)
+    on_step()
     steps, state, is_init = 0, policy.initial_state(env.num_envs), np.ones(env.num_envs, np.bool_)
     while running.any():
         if stop_requested():
@@ -80,6 +84,7 @@ def _run_together(
             )
         state = _act(policy, observation, state, is_init, mask, generator, action)
         env.step(policy.distribution.to_env(action.numpy()), slot)
+        on_step()
         returns += slot.reward * running
         lengths += running
         # A copy whose worker was replaced in mid-episode has begun anew.

@@ -31,7 +31,9 @@ class TransitionCollector(InlineCollector):
         apply_reward_transforms(self.policy, rollout)
 
 
-def transitions(rollout: Rollout, *, with_trajectory: bool = False) -> dict[str, Tensor]:
+def transitions(
+    rollout: Rollout, *, with_trajectory: bool = False, version_key: str | None = None
+) -> dict[str, Tensor]:
     """Return the valid rows of a rollout ``[T, B]`` as columns ``[n, ...]``, time first.
 
     Each row carries its own next observation, and the reward that the environment gave. Columns: ``observation``
@@ -41,6 +43,7 @@ def transitions(rollout: Rollout, *, with_trajectory: bool = False) -> dict[str,
 
     Args:
         with_trajectory: add the column ``trajectory``, the number of the episode, int64.
+        version_key: add a column of this name with the version of the policy that chose the action, int64.
     """
     columns: dict[str, Tensor] = {}
     _add_observation(columns, "observation", rollout.observation, slice(None, -1))
@@ -53,6 +56,8 @@ def transitions(rollout: Rollout, *, with_trajectory: bool = False) -> dict[str,
         columns["action_mask"], columns["next.action_mask"] = rollout.action_mask[:-1], rollout.action_mask[1:]
     if with_trajectory:
         columns[TRAJECTORY_KEY] = rollout.trajectory_id
+    if version_key is not None:
+        columns[version_key] = rollout.policy_version
     flat = {name: column.flatten(0, 1) for name, column in columns.items()}
     if rollout.num_valid == rollout.valid.numel():
         return flat

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from rlruntime.collectors.episode_runs import EpisodesStopped, run_episodes
 from rlruntime.envs.make import resolve_backend
-from rlruntime.envs.protocol import VectorEnv, allocate_slot
-from rlruntime.errors import EnvironmentFault
-from rlruntime.policies.observations import ObservationTensor
+from rlruntime.envs.protocol import VectorEnv
 from rlruntime.policies.policy import Policy
-from rlruntime.policies.recurrent import State
 from rlruntime.spec.training.env import EnvConfig
 from rlruntime.transforms.staging import make_transformed_env
 
@@ -90,13 +88,10 @@ class Evaluator:
         generator = None
         if not self.deterministic:
             generator = torch.Generator(device=policy.device).manual_seed(noise_seed)
-        returns, lengths = np.zeros(len(seeds)), np.zeros(len(seeds), np.int64)
-        for start in range(0, len(seeds), env.num_envs):
-            chunk = list(seeds[start : start + env.num_envs])
-            padded = chunk + [chunk[-1]] * (env.num_envs - len(chunk))
-            outcome = run_episodes(env, policy, padded, generator, stop_requested)
-            returns[start : start + len(chunk)] = outcome[0][: len(chunk)]
-            lengths[start : start + len(chunk)] = outcome[1][: len(chunk)]
+        try:
+            returns, lengths = run_episodes(env, policy, seeds, generator, stop_requested)
+        except EpisodesStopped:
+            raise EvaluationStopped from None
         return EvaluationResult(returns, lengths, tuple(seeds))
 
     def close(self) -> None:
@@ -118,84 +113,3 @@ def _backend(config: EnvConfig) -> str:
     training = resolve_backend(config)
     keeps = training == "ProcessPool" or (training == "VectorEntryPoint" and config.factory is not None)
     return training if keeps else "Loop"
-
-
-def run_episodes(
-    env: VectorEnv,
-    policy: Policy,
-    seeds: Sequence[int],
-    generator: torch.Generator | None,
-    stop_requested: Callable[[], bool],
-    on_step: Callable[[], None] = lambda: None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Run one episode in every copy of ``env`` and return their rewards ``[B]`` float64 and lengths ``[B]`` int64.
-
-    ``on_step`` is called once the episodes have begun, and after each step.
-    """
-    slot = allocate_slot(env.spaces, env.num_envs)
-    env.reset(seeds, slot)
-    observation = _tensors(slot.observation)
-    mask = None if slot.action_mask is None else torch.from_numpy(slot.action_mask)
-    running = np.ones(env.num_envs, np.bool_)
-    returns, lengths = np.zeros(env.num_envs), np.zeros(env.num_envs, np.int64)
-    action_shape = (env.num_envs, *policy.distribution.action_shape)
-    action = torch.zeros(action_shape, dtype=policy.distribution.action_dtype)
-    on_step()
-    steps, state, is_init = 0, policy.initial_state(env.num_envs), np.ones(env.num_envs, np.bool_)
-    while running.any():
-        if stop_requested():
-            raise EvaluationStopped
-        if steps >= MAX_EPISODE_STEPS:
-            copy = int(running.argmax())
-            raise EnvironmentFault(
-                f"the evaluation episode in environment {copy} did not end within {MAX_EPISODE_STEPS} steps; "
-                "set spec.training.env.maxEpisodeSteps"
-            )
-        state = _act(policy, observation, state, is_init, mask, generator, action)
-        env.step(policy.distribution.to_env(action.numpy()), slot)
-        on_step()
-        returns += slot.reward * running
-        lengths += running
-        # A copy whose worker was replaced in mid-episode has begun anew.
-        begun_anew = running & ~slot.valid
-        returns[begun_anew], lengths[begun_anew] = 0.0, 0
-        np.logical_not(slot.valid, out=is_init)
-        running &= ~(slot.terminated | slot.truncated)
-        steps += 1
-    return returns, lengths
-
-
-def _act(
-    policy: Policy,
-    observation: ObservationTensor,
-    state: State,
-    is_init: np.ndarray,
-    mask: torch.Tensor | None,
-    generator: torch.Generator | None,
-    out: torch.Tensor,
-) -> State:
-    """Write actions into ``out`` and return what is remembered after them."""
-    device = policy.device
-    with torch.no_grad():
-        if device.type != "cpu":
-            observation = (
-                {key: leaf.to(device) for key, leaf in observation.items()}
-                if isinstance(observation, dict)
-                else observation.to(device)
-            )
-            mask = None if mask is None else mask.to(device)
-        params, state = policy.step(observation, state, torch.from_numpy(is_init).to(device))
-        if generator is None:
-            out.copy_(policy.distribution.mode(params, mask))
-            return state
-        noise = policy.distribution.draw_noise((params.shape[0],), generator, device)
-        chosen = torch.empty_like(out, device=device)
-        policy.distribution.sample(params, noise, mask, chosen)
-        out.copy_(chosen)
-    return state
-
-
-def _tensors(observation: np.ndarray | dict[str, np.ndarray]) -> ObservationTensor:
-    if isinstance(observation, dict):
-        return {key: torch.from_numpy(leaf) for key, leaf in observation.items()}
-    return torch.from_numpy(observation)

@@ -34,6 +34,9 @@ def with_defaults(training: TrainingSpec) -> TrainingSpec:
             told = {"gamma": section.gamma, "trajectory_key": TRAJECTORY_KEY}
             unset = {name: value for name, value in told.items() if getattr(replay.n_step, name) is None}
             replay = replay.model_copy(update={"n_step": replay.n_step.model_copy(update=unset)})
+        if replay.hindsight is not None and replay.hindsight.trajectory_key is None:
+            hindsight = replay.hindsight.model_copy(update={"trajectory_key": TRAJECTORY_KEY})
+            replay = replay.model_copy(update={"hindsight": hindsight})
         update["replay"] = replay
     return training.model_copy(update=update)
 

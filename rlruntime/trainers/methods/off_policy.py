@@ -17,6 +17,7 @@ from rlruntime.spec.training.storages import TRAJECTORY_KEY
 from rlruntime.spec.training.training import TrainingSpec
 from rlruntime.storages.batch import Batch
 from rlruntime.storages.buffer import ReplayBuffer
+from rlruntime.storages.staleness import StalenessBoundedSampler
 from rlruntime.trainers.algorithms.dqn import DQN
 from rlruntime.trainers.algorithms.learner import Learner
 from rlruntime.trainers.algorithms.sac import SAC
@@ -74,8 +75,9 @@ class OffPolicy:
             timers=timers,
         )
         self.collector = self._collecting.collector
-        n_step = training.replay.n_step
-        self._with_trajectory = n_step is not None and n_step.trajectory_key == TRAJECTORY_KEY
+        followers = (training.replay.n_step, training.replay.hindsight)
+        self._with_trajectory = any(part is not None and part.trajectory_key == TRAJECTORY_KEY for part in followers)
+        self._bounded = self.buffer.sampler if isinstance(self.buffer.sampler, StalenessBoundedSampler) else None
         self.num_updates = 0
         self._updates_due = 0.0
 
@@ -103,7 +105,13 @@ class OffPolicy:
                 if len(collector.episodes.returns):
                     episodes.append(collector.episodes)
                 with write:
-                    self.buffer.extend(transitions(rollout, with_trajectory=self._with_trajectory))
+                    self.buffer.extend(
+                        transitions(
+                            rollout,
+                            with_trajectory=self._with_trajectory,
+                            version_key=None if self._bounded is None else self._bounded.config.version_key,
+                        )
+                    )
                 collector.update_transforms()
             if self.hooks.rollout is not None:
                 self.hooks.rollout(rollout)
@@ -117,6 +125,7 @@ class OffPolicy:
             **self.algorithm.metrics(),
             "optim/steps": float(self.num_updates - updates_before),
             "replay/rows": float(len(self.buffer)),
+            **({} if self._bounded is None else {"replay/left_out": float(self._bounded.num_left_out)}),
             **self._collecting.flush(),
         }
         return metrics, _joined(episodes)
@@ -125,6 +134,8 @@ class OffPolicy:
         """Do the updates that are due."""
         buffer, algorithm, sample = self.buffer, self.algorithm, timers("learn/sample")
         prioritised = buffer.sampler.has_priorities
+        if self._bounded is not None:
+            self._bounded.current_version = self.collector.stats().policy_version
         while self._updates_due >= 1.0:
             with sample:
                 batch = self._transformed(buffer.sample())

@@ -13,7 +13,7 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "collectors.md"
 SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
-@pytest.mark.parametrize("group", [SNIPPETS[:2], SNIPPETS[2:4], SNIPPETS[4:]], ids=["first", "second", "third"])
+@pytest.mark.parametrize("group", [SNIPPETS[:2], SNIPPETS[2:4], SNIPPETS[4:6], SNIPPETS[6:]], ids=range(4))
 def test_the_snippets_run_as_they_stand(group: list[str]) -> None:
     assert group
     command = [sys.executable, "-W", "error", "-c", "\n".join(group)]

@@ -17,11 +17,30 @@ PAGE = Path(__file__).parents[3] / "docs" / "algorithms.md"
 CONFIGS: tuple[type[SpecModel], ...] = (PPOConfig, SACConfig, TD3Config, DQNConfig)
 
 
-def test_the_snippet_runs_as_it_stands() -> None:
-    (snippet,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", snippet], capture_output=True, text=True, check=True, timeout=100
+SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+
+def run(snippet: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", "-c", snippet]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
+
+
+def test_a_network_with_memory_and_an_advantage_of_ones_own_train_as_the_page_writes_them(tmp_path: Path) -> None:
+    memory, advantage, _ = SNIPPETS
+    (tmp_path / "mine.py").write_text(memory + advantage)
+    (tmp_path / "job.yaml").write_text(
+        "apiVersion: rljob.io/v1alpha1\nkind: RLJob\nmetadata: {name: mine}\nspec:\n  training:\n"
+        "    algorithm: PPO\n    totalFrames: 128\n    env: {id: CartPole-v1, numEnvs: 2}\n"
+        "    network: {type: 'mine:Elman', config: {width: 8}}\n"
+        "    ppo: {numSteps: 32, minibatchSize: 32, advantage: {type: 'mine:one_step', config: {gamma: 0.9}}}\n"
     )
+    command = [sys.executable, "-m", "rlruntime.cli.main", "run", "job.yaml", "--out", "run", "--quiet"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_snippet_of_a_learner_runs_as_it_stands() -> None:
+    done = run(SNIPPETS[-1])
     loss, temperature = map(float, done.stdout.split())
     assert loss > 0.0
     assert 0.98 < temperature < 1.0

@@ -114,3 +114,18 @@ def test_transforms_within_each_copy_work_whatever_steps_the_copies(
     job = small_job(totalFrames=240, env=env, collector={"type": kind, "config": config}, evaluation={})
     run_job(job, tmp_path / "a")
     assert records(tmp_path / "a")[-1]["train/episode_length_mean"] == 50.0  # of 200 steps, four at a time
+
+
+def test_replay_beside_collection_draws_no_row_of_a_policy_too_far_behind(tmp_path: Path) -> None:
+    sampler = {"type": "StalenessBounded", "config": {"maxStaleness": 3}}
+    job = off_policy_job(
+        "SAC",
+        collector={"type": "AsyncProcess", "config": TWO_WORKERS},
+        replay={"sampler": sampler, "batchSize": 4},
+        sac={"trainEverySteps": 5, "randomFrames": 5},
+    )
+    result = run_job(job, tmp_path / "a")
+    assert result["status"] == "Succeeded"
+    lines = [line for line in records(tmp_path / "a") if "replay/left_out" in line]
+    assert lines[-1]["replay/left_out"] > 0
+    assert lines[-1]["replay/rows"] == lines[-1]["frames"]
