@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from rlruntime.collectors.episodes import FinishedEpisodes
@@ -128,7 +127,7 @@ class OffPolicy:
             **({} if self._bounded is None else {"replay/left_out": float(self._bounded.num_left_out)}),
             **self._collecting.flush(),
         }
-        return metrics, _joined(episodes)
+        return metrics, FinishedEpisodes.joined(episodes)
 
     def _learn(self, timers: PhaseTimers) -> None:
         """Do the updates that are due."""
@@ -185,11 +184,3 @@ class OffPolicy:
         """See `Method`."""
         self.buffer.close()
         self.collector.close()
-
-
-def _joined(episodes: Sequence[FinishedEpisodes]) -> FinishedEpisodes:
-    if not episodes:
-        return FinishedEpisodes(np.zeros(0), np.zeros(0, np.int64))
-    return FinishedEpisodes(
-        np.concatenate([part.returns for part in episodes]), np.concatenate([part.lengths for part in episodes])
-    )
