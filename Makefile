@@ -77,6 +77,11 @@ bench-replay: setup $(PEERS)/.installed ## Measure replay buffers beside those o
 bench-collectors: setup ## Measure collectors with environments of even and uneven speed; 2 minutes
 	$(BIN)/python benchmarks/collectors.py $(BENCH_ARGS)
 
+.PHONY: bench-learning
+bench-learning: setup $(PEERS)/.installed ## Record the learning curves that are missing, hours of work, and draw docs/images/learning.svg
+	$(BIN)/python benchmarks/learning/record.py --peers-python $(PEERS)/bin/python $(BENCH_ARGS)
+	$(BIN)/python benchmarks/learning/compare.py docs/images/learning.svg
+
 .PHONY: format
 format: setup ## Format the code, and repair what ruff can
 	$(BIN)/ruff check --fix .

@@ -26,7 +26,7 @@ from rlruntime.trainers.run_folder import RunFolder
 
 NUM_ENVS, NUM_STEPS = 16, 128
 WARM_UP_FRAMES, TRAIN_FRAMES = 4_096, 100_000
-SAC_WARM_UP_FRAMES, SAC_FRAMES, SAC_RANDOM_FRAMES = 1_000, 6_000, 500
+SAC_WARM_UP_FRAMES, SAC_FRAMES, SAC_RANDOM_FRAMES = 1_000, 4_000, 500
 
 
 def collect(backend: str) -> dict[str, float]:
