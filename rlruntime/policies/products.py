@@ -4,13 +4,14 @@ PyTorch's own products of float32 matrices are those of the BLAS library that it
 have MKL, which on processors that aren't Intel's doesn't use instructions of 512 bits. oneDNN, which the wheels have
 too, does: there a product of 256 rows, 256 inputs and 256 outputs takes half the time (0.14 instead of 0.30 ms), at
 the same accuracy. PyTorch offers oneDNN's product of dense tensors to its compiler, and that operator is what is
-called here. Where a processor has no such instructions both kernels are equally fast, and BLAS needs no memory of its
-own for results.
+called here. Everywhere else, on Intel's processors too, both kernels multiply equally fast, and BLAS writes into memory
+that is there and takes transposed matrices as they lie: a whole update is a fifth quicker with it.
 """
 
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import torch
@@ -133,11 +134,23 @@ def make_products(parameter: Tensor) -> Products:
 
 @functools.cache
 def kernel_name() -> str:
-    """Return which kernel computes float32 products on this machine: ``onednn`` on a processor with instructions of
-    512 bits where PyTorch offers it, else ``blas``.
+    """Return which kernel computes float32 products on this machine: ``onednn`` or ``blas``."""
+    try:
+        processor = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        processor = ""
+    return choose_kernel(torch.backends.cpu.get_cpu_capability(), processor) if has_onednn() else "blas"
+
+
+def choose_kernel(capability: str, processor: str) -> str:
+    """Return ``onednn`` for a processor with instructions of 512 bits that is known not to be Intel's, else ``blas``.
+
+    Args:
+        capability: as PyTorch calls it, such as ``AVX512``.
+        processor: what Linux says of it in ``/proc/cpuinfo``; empty where nothing is known.
     """
-    wide = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
-    return "onednn" if wide and has_onednn() else "blas"
+    wide = capability.startswith("AVX512")
+    return "onednn" if wide and processor and "GenuineIntel" not in processor else "blas"
 
 
 def has_onednn() -> bool:

@@ -11,6 +11,7 @@ from rlruntime.policies.products import (
     Layer,
     OneDnnProducts,
     Products,
+    choose_kernel,
     has_onednn,
     kernel_name,
     make_products,
@@ -67,9 +68,26 @@ def test_both_kernels_are_exact_to_float32_rounding(products: Products, rows: in
     assert_float32_close(module.weight.grad, gradient.double().t() @ inputs.double(), rows)
 
 
-def test_the_kernel_follows_from_the_processor_alone() -> None:
-    wide = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
-    assert kernel_name() == ("onednn" if wide and has_onednn() else "blas")
+@pytest.mark.parametrize(
+    ("capability", "vendor", "kernel"),
+    [
+        ("AVX512", "AuthenticAMD", "onednn"),
+        ("AVX512", "GenuineIntel", "blas"),
+        ("AVX512_BF16", "AuthenticAMD", "onednn"),
+        ("AVX2", "AuthenticAMD", "blas"),
+        ("AVX2", "GenuineIntel", "blas"),
+        ("DEFAULT", "", "blas"),
+        ("AVX512", "", "blas"),
+    ],
+)
+def test_onednn_is_chosen_where_mkl_leaves_half_of_the_processor_idle(
+    capability: str, vendor: str, kernel: str
+) -> None:
+    assert choose_kernel(capability, f"vendor_id\t: {vendor}\n" if vendor else "") == kernel
+
+
+def test_float32_products_take_the_machines_kernel_and_others_blas() -> None:
+    assert kernel_name() in (["blas", "onednn"] if has_onednn() else ["blas"])
     assert make_products(torch.zeros(1)).name == kernel_name()
     assert make_products(torch.zeros(1, dtype=torch.float64)).name == "blas"
 
