@@ -37,9 +37,13 @@ check: setup ## Run what CI runs first: lint, types, import rules, generated fil
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/rljob crd --check crds/rljob.io_rljobs.yaml
+	$(BIN)/rljob crd --check charts/rljob/files/crd.yaml
+	$(BIN)/python tools/chart_values.py --check
 	$(BIN)/rljob schema --format markdown --check docs/manifest.md
 	$(BIN)/rljob validate examples/*.yaml
+	$(BIN)/python -m monitoring --check
 	$(BIN)/python tools/check_docs.py
+	$(BIN)/python tools/build_site.py
 
 .PHONY: test
 test: setup ## Run the tests, a real Kubernetes API server included, but not whole jobs (e2e), nor those that need a GPU
@@ -74,7 +78,7 @@ bench-replay: setup $(PEERS)/.installed ## Measure replay buffers beside those o
 	$(BIN)/python benchmarks/replay/compare.py --peers-python $(PEERS)/bin/python $(BENCH_ARGS)
 
 .PHONY: bench-collectors
-bench-collectors: setup ## Measure collectors with environments of even and uneven speed; 2 minutes
+bench-collectors: setup ## Measure collectors with environments of even and uneven speed; 6 minutes
 	$(BIN)/python benchmarks/collectors.py $(BENCH_ARGS)
 
 .PHONY: bench-learning
@@ -92,12 +96,39 @@ bench-operator: setup ## Measure the operator beside KubeRay, the training opera
 	$(BIN)/python benchmarks/operator/compare.py $(BENCH_ARGS)
 
 .PHONY: crds
-crds: setup ## Write crds/ anew from the models
+crds: setup ## Write crds/, and the chart's copy, anew from the models
 	$(BIN)/rljob crd --output crds/rljob.io_rljobs.yaml
+	$(BIN)/rljob crd --output charts/rljob/files/crd.yaml
+
+.PHONY: chart
+chart: setup ## Write the page and the schema of the chart's values anew from the comments in its values.yaml
+	$(BIN)/python tools/chart_values.py
+
+HELM ?= helm
+
+.PHONY: manifests
+manifests: setup ## Write deploy/ anew from the chart; HELM names the program
+	$(BIN)/python tools/render_deploy.py --helm $(HELM)
 
 .PHONY: docs
 docs: setup ## Write the generated pages of docs/ anew
 	$(BIN)/rljob schema --format markdown --output docs/manifest.md
+
+.PHONY: docs-site
+docs-site: setup ## Build the documentation site into build/site
+	$(BIN)/python tools/build_site.py
+
+.PHONY: top-picture
+top-picture: setup ## Draw docs/images/top.svg: rljob top with a played set of jobs
+	$(BIN)/python tools/draw_top.py docs/images/top.svg
+
+.PHONY: dashboards
+dashboards: setup ## Write dashboards, alerts and docs/metrics.md anew from the code
+	$(BIN)/python -m monitoring
+
+.PHONY: dashboard-pictures
+dashboard-pictures: setup ## Run jobs on a real node beside a Prometheus, as root, and draw the dashboards into docs; 10 minutes
+	$(BIN)/python tests/cluster/pictures.py
 
 .PHONY: picture
 picture: setup ## Train the first example and draw docs/images/ppo-cartpole.svg from that run
