@@ -11,8 +11,10 @@ import traceback
 import uuid
 from collections.abc import Sequence
 
+from rljob_operator.builders.network import Reach
 from rljob_operator.documents import to_json, to_yaml
 from rljob_operator.preview import Preview, preview
+from rljob_operator.reach import add_reach_options, reach_of
 from rljob_operator.settings import DEFAULT_IMAGE, DEFAULT_METRICS_PORT, DEFAULT_WORKERS, Options
 from rlruntime import __version__
 from rlruntime.errors import EXIT_FAULT, EXIT_OK, EXIT_SIGINT, ConfigError, MissingExtraError, RLJobError
@@ -58,6 +60,7 @@ def parser() -> argparse.ArgumentParser:
     plan.add_argument("--image", type=_image, default=DEFAULT_IMAGE, help="image of roles without one (%(default)s)")
     plan.add_argument("--namespace", metavar="NAME", type=_namespace, help="the manifest's, else default")
     plan.add_argument("--uid", type=_uid, help="uid of the job (default: the manifest's, else zeros)")
+    add_reach_options(plan)
     plan.set_defaults(handler=_plan)
     version = commands.add_parser(
         "version", help="print versions", description="Print the versions of rljob and Python."
@@ -97,11 +100,13 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     run.add_argument("--dry-run", action="store_true", help="log each plan as a line of JSON, and write nothing")
     run.add_argument("--kubeconfig", metavar="FILE", help="default: the pod's account, KUBECONFIG, or ~/.kube/config")
     run.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
+    add_reach_options(run)
     run.set_defaults(handler=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     import asyncio
+    import functools
 
     from rljob_operator import logs
 
@@ -111,6 +116,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise MissingExtraError("rljob-operator run", package=str(error.name), extra="rljob[operator]") from None
     from rljob_operator.planner.decide import decide
 
+    reach = reach_of(arguments)
     logs.configure(arguments.log_format, debug=arguments.debug)
     options = Options(
         namespaces=tuple(dict.fromkeys(arguments.namespace or ())),
@@ -121,16 +127,17 @@ def _run(arguments: argparse.Namespace) -> int:
         kubeconfig=arguments.kubeconfig,
         context=arguments.context,
     )
-    return asyncio.run(operator.run(options, decide))
+    return asyncio.run(operator.run(options, functools.partial(decide, reach=reach)))
 
 
 def _plan(arguments: argparse.Namespace) -> int:
+    reach = reach_of(arguments)
     documents = read_documents(read_source(arguments.file), source_name(arguments.file))
     problems = repeated_names(documents)
     previews: list[Preview] = []
     for document in documents:
         try:
-            previews.append(_preview(document, arguments))
+            previews.append(_preview(document, arguments, reach))
         except ManifestError as error:
             problems.extend(error.problems)
         except ConfigError as error:
@@ -145,11 +152,11 @@ def _plan(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _preview(document: Document, arguments: argparse.Namespace) -> Preview:
+def _preview(document: Document, arguments: argparse.Namespace, reach: Reach | None) -> Preview:
     job = parse_document(document)
     check_components(job.spec.training, document.locate)
     try:
-        return preview(job, image=arguments.image, uid=arguments.uid, namespace=arguments.namespace)
+        return preview(job, image=arguments.image, uid=arguments.uid, namespace=arguments.namespace, reach=reach)
     except ConfigError as error:
         path = next((path for path in document.lines if path_text(path) == error.field), ())
         raise ConfigError(str(error), source=document.locate(path)) from None

@@ -6,6 +6,7 @@ import uuid
 from dataclasses import dataclass
 
 from rljob_operator.builders.children import children
+from rljob_operator.builders.network import Reach
 from rljob_operator.builders.owner import KubeObject, Owner
 from rljob_operator.planner.scheduling import unsupported
 from rlruntime.errors import ConfigError
@@ -28,13 +29,16 @@ class Preview:
     """One line each, for people."""
 
 
-def preview(job: RLJob, *, image: str, uid: str | None = None, namespace: str | None = None) -> Preview:
+def preview(
+    job: RLJob, *, image: str, uid: str | None = None, namespace: str | None = None, reach: Reach | None = None
+) -> Preview:
     """Return what ``job`` becomes: its objects before anything has happened to it. The same job gives the same objects.
 
     Args:
         image: image of a role for which the manifest names none.
         uid: uid that the API server would give the job; None takes the manifest's, or zeros.
         namespace: namespace of the job; None takes the manifest's, or ``default``.
+        reach: who may reach the job's pods; None: everybody, and no NetworkPolicy is made.
 
     Raises:
         ConfigError: something in the manifest can't become a valid object, or it names another namespace.
@@ -54,7 +58,7 @@ def preview(job: RLJob, *, image: str, uid: str | None = None, namespace: str | 
         namespace=namespace or job.metadata.namespace or DEFAULT_NAMESPACE,
         uid=uid or _uid(job) or PLACEHOLDER_UID,
     )
-    objects = children(owner, job.spec, token=PLACEHOLDER_TOKEN, image=image, nonce=PLACEHOLDER_NONCE)
+    objects = children(owner, job.spec, token=PLACEHOLDER_TOKEN, image=image, nonce=PLACEHOLDER_NONCE, reach=reach)
     return Preview(tuple(objects), tuple(f"{job.metadata.name}: {note}" for note in _notes(job.spec)))
 
 

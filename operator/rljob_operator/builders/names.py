@@ -53,5 +53,10 @@ def claim_name(owner: Owner) -> str:
     return f"{_with_uid(owner)}-storage"
 
 
+def policy_name(owner: Owner) -> str:
+    """Return the name of the NetworkPolicy that is made for the job."""
+    return f"{_with_uid(owner)}-network"
+
+
 def _with_uid(owner: Owner) -> str:
     return f"{owner.name}-{owner.uid[:_UID_CHARS]}"

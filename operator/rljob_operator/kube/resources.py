@@ -37,6 +37,7 @@ _BY_KIND = {
     "ConfigMap": Resource("/api/v1", "configmaps"),
     "Secret": Resource("/api/v1", "secrets"),
     "PersistentVolumeClaim": Resource("/api/v1", "persistentvolumeclaims"),
+    "NetworkPolicy": Resource("/apis/networking.k8s.io/v1", "networkpolicies"),
 }
 
 

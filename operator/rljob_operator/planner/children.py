@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from rljob_operator.builders.claims import storage_claim
 from rljob_operator.builders.config import spec_config_map
-from rljob_operator.builders.names import claim_name, service_name, spec_name
+from rljob_operator.builders.names import claim_name, policy_name, service_name, spec_name
+from rljob_operator.builders.network import Reach, network_policy
 from rljob_operator.builders.owner import KubeObject, Owner
 from rljob_operator.builders.pods import Place, pod
 from rljob_operator.builders.secret import token_secret
@@ -19,11 +20,14 @@ UNDRAWN = ""
 was observed."""
 
 
-def missing(owner: Owner, spec: RLJobSpec, existing: frozenset[str], *, secret: str) -> list[KubeObject]:
+def missing(
+    owner: Owner, spec: RLJobSpec, existing: frozenset[str], *, secret: str, reach: Reach | None
+) -> list[KubeObject]:
     """Return what pods need and isn't known to exist.
 
     Args:
         secret: name of the Secret that holds the job's token.
+        reach: who may reach the pods; None: everybody, and no NetworkPolicy is made.
 
     Raises:
         ConfigError: something in the manifest can't become a valid object.
@@ -35,6 +39,8 @@ def missing(owner: Owner, spec: RLJobSpec, existing: frozenset[str], *, secret: 
         found.append(token_secret(owner, secret, UNDRAWN))
     if service_name(owner) not in existing:
         found.append(headless_service(owner, spec))
+    if reach is not None and policy_name(owner) not in existing:
+        found.append(network_policy(owner, spec, reach))
     if claim_name(owner) not in existing and (claim := storage_claim(owner, spec.storage)):
         found.append(claim)
     return found

@@ -12,6 +12,7 @@ from datetime import datetime
 
 from rljob_operator.builders.claims import claim_of
 from rljob_operator.builders.names import token_name
+from rljob_operator.builders.network import Reach
 from rljob_operator.planner import children, cleanup, restarts, scaling, suspension
 from rljob_operator.planner.budget import Charge, charged, exceeded, rested, waits_until
 from rljob_operator.planner.conditions import Said, find, updated
@@ -36,13 +37,14 @@ STALE_S = 5.0
 """Seconds after which a job is looked at again whose status is older than its pods; its news comes sooner."""
 
 
-def decide(observed: Observed, *, now: datetime, image: str, nonce: str) -> Plan:
+def decide(observed: Observed, *, now: datetime, image: str, nonce: str, reach: Reach | None = None) -> Plan:
     """Return what to do for a job.
 
     Args:
         now: the time, with a time zone.
         image: image of a role for which the manifest names none.
         nonce: a few random letters and digits, for the name of the token's Secret where it has none yet.
+        reach: who may reach the job's pods; None: everybody, and no NetworkPolicy is made.
     """
     spec, status = observed.spec, observed.status
     if observed.deleting or (observed.managed_by if spec is None else spec.managed_by) != MANAGED_BY:
@@ -58,7 +60,7 @@ def decide(observed: Observed, *, now: datetime, image: str, nonce: str) -> Plan
     _begin(draft, observed, spec)
     if spec.run_policy.suspend:
         return _suspend(draft, observed, spec)
-    return _run(draft, observed, spec, image=image, nonce=nonce)
+    return _run(draft, observed, spec, image=image, nonce=nonce, reach=reach)
 
 
 def _unreadable(observed: Observed, now: datetime) -> Plan:
@@ -111,7 +113,7 @@ def _suspend(draft: Draft, observed: Observed, spec: RLJobSpec) -> Plan:
     return draft.plan()
 
 
-def _run(draft: Draft, observed: Observed, spec: RLJobSpec, *, image: str, nonce: str) -> Plan:
+def _run(draft: Draft, observed: Observed, spec: RLJobSpec, *, image: str, nonce: str, reach: Reach | None) -> Plan:
     """Bring an active job towards what its manifest says, or fail it."""
     activation = _activate(draft, observed, nonce)
     places = roster(
@@ -144,7 +146,7 @@ def _run(draft: Draft, observed: Observed, spec: RLJobSpec, *, image: str, nonce
                 return Plan(
                     observed.status, dry_runs=children.samples(observed.owner, spec, image=image, secret=secret)
                 )
-            draft.creates.extend(children.missing(observed.owner, spec, observed.existing, secret=secret))
+            draft.creates.extend(children.missing(observed.owner, spec, observed.existing, secret=secret, reach=reach))
             draft.creates.extend(
                 children.pods(observed.owner, spec, new, round_=draft.get("round"), image=image, secret=secret)
             )

@@ -114,7 +114,7 @@ class Observed:
     pods: tuple[ObservedPod, ...] = ()
     """All pods that this job controls, those being deleted included; and those gone that were seen in this process."""
     existing: frozenset[str] = frozenset()
-    """Names of the ConfigMap, Secret, Service and claim of the job that are known to exist."""
+    """Names of the ConfigMap, Secret, Service, NetworkPolicy and claim of the job that are known to exist."""
     templates_valid: bool | None = None
     """What a dry run of the pods said for this generation; None where there was none yet."""
     template_problem: str = ""

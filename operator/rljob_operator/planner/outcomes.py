@@ -78,14 +78,15 @@ def reason_of(pod: ObservedPod) -> str:
 def message_of(pod: ObservedPod) -> TerminationMessage | None:
     """Return the message that the main container left as the contract has it, or None.
 
-    The text of its JSON may name half a character, which no API server stores.
+    The text of its JSON may name half a character, which no API server stores, and what would control the terminal of
+    whoever reads the job's status.
     """
     said = TerminationMessage.from_text(pod.end.message) if pod.end is not None and pod.end.message else None
     return replace(said, reason=_whole(said.reason), message=_whole(said.message)) if said is not None else None
 
 
 def _whole(text: str) -> str:
-    return text.encode(errors="replace").decode()
+    return one_line(text.encode(errors="replace").decode())
 
 
 def words_of(pod: ObservedPod) -> str:

@@ -42,8 +42,13 @@ class Cache:
         return iter(self._jobs.values())
 
     def pods(self, job_uid: str) -> tuple[ObservedPod, ...]:
-        """Return the pods of a job, those that are gone included, in an order that doesn't change."""
-        found = (view.pod for view in self._pods.get(job_uid, {}).values())
+        """Return the pods of a job, those that are gone included, in an order that doesn't change.
+
+        A pod of another namespace is none of them: anybody may name any uid as that of a pod's controller.
+        """
+        job = self._jobs.get(job_uid)
+        views = self._pods.get(job_uid, {}).values()
+        found = (view.pod for view in views if job is None or view.namespace == job.owner.namespace)
         return tuple(sorted(found, key=lambda pod: (pod.role, pod.index, pod.attempt, pod.uid)))
 
     def pod_views(self) -> Iterator[PodView]:

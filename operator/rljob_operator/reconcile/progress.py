@@ -1,11 +1,13 @@
 """How far training is: trainer 0 of every running job is asked now and then, beside the passes.
 
-The answer comes from a user's container, so it is bounded in time and size, and read by the model of the contract.
+The answer comes from a user's container, so it is bounded in time and size, and read by the model of the contract. The
+address comes from the pod's status, and is asked only where a pod can have it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 from collections.abc import Callable
 from datetime import datetime
 
@@ -32,6 +34,7 @@ class ProgressPoller:
         now: the present time, aware, in UTC.
         monotonic: seconds on a clock that never jumps.
         uniform: returns a random number between two bounds.
+        may_be_a_pods: returns whether an address can be that of a pod.
     """
 
     def __init__(
@@ -44,9 +47,11 @@ class ProgressPoller:
         now: Callable[[], datetime],
         monotonic: Callable[[], float],
         uniform: Callable[[float, float], float],
+        may_be_a_pods: Callable[[str], bool] | None = None,
     ) -> None:
         self._cache, self._memories, self._add, self._timing = cache, memories, add, timing
         self._now, self._monotonic, self._uniform = now, monotonic, uniform
+        self._may_be_a_pods = may_be_a_pods or is_address_of_a_pod
         self._asking: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
@@ -89,8 +94,8 @@ class ProgressPoller:
         role = next(role.name for role in job.spec.roles if role.type == "Trainer")
         for pod in self._cache.pods(job.owner.uid):
             is_current = pod.slot == (role, 0) and pod.attempt == (job.status.attempt or 0)
-            if is_current and pod.ip and pod.phase == "Running" and not pod.gone and pod.end is None:
-                return pod
+            if is_current and pod.phase == "Running" and not pod.gone and pod.end is None:
+                return pod if self._may_be_a_pods(pod.ip) else None
         return None
 
     async def _ask(self, session: aiohttp.ClientSession, job: JobView, pod: ObservedPod, port: int) -> None:
@@ -110,12 +115,24 @@ class ProgressPoller:
         self._add(job.owner.uid)
 
 
+def is_address_of_a_pod(ip: str) -> bool:
+    """Return whether ``ip`` is an address, and none of this machine or of its link, as those of metadata services."""
+    try:
+        address = ipaddress.ip_address(ip)
+    except ValueError:
+        return False
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return not (address.is_loopback or address.is_link_local or address.is_multicast or address.is_unspecified)
+
+
 async def fetch_report(session: aiohttp.ClientSession, ip: str, port: int) -> TrainerReport | None:
     """Return what the trainer at ``ip`` says of itself; None where it says nothing that is one."""
     host = f"[{ip}]" if ":" in ip else ip
+    plain = {"Accept-Encoding": "identity"}
     try:
-        async with session.get(f"http://{host}:{port}{STATUS_PATH}", allow_redirects=False) as response:
-            if response.status != 200:
+        async with session.get(f"http://{host}:{port}{STATUS_PATH}", allow_redirects=False, headers=plain) as response:
+            if response.status != 200 or "Content-Encoding" in response.headers:
                 return None
             body = b""
             async for part in response.content.iter_chunked(4096):

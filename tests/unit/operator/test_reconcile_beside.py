@@ -326,6 +326,7 @@ class Trainers:
                     now=lambda: NOW,
                     monotonic=time.monotonic,
                     uniform=lambda low, high: low,
+                    may_be_a_pods=lambda _: True,
                 )
                 task = asyncio.create_task(poller.run())
                 async with asyncio.timeout(20.0):

@@ -48,6 +48,16 @@ def test_an_older_view_does_not_replace_a_newer_one() -> None:
     assert cache.phases() == {"Running": 1}
 
 
+def test_a_pod_of_another_namespace_is_none_of_a_jobs_whatever_it_says_of_itself() -> None:
+    cache = filled()
+    cache.apply_pod(pod(5, uid="forged", phase="Failed", namespace="team-b"))
+    assert [found.uid for found in cache.pods(JOB)] == [POD]
+    early = Cache(lambda: 0.0)
+    early.apply_pod(pod(5, uid="forged", namespace="team-b"))  # before the job is known
+    early.apply_job(job(6))
+    assert early.pods(JOB) == ()
+
+
 def test_versions_are_compared_as_numbers() -> None:
     cache = filled()
     cache.apply_pod(pod(9, phase="Pending"))
