@@ -87,6 +87,12 @@ def shorten(text: str, limit: int = _MAX_VALUE_CHARS) -> str:
     return f"{text[:half]}...{text[-half:]}"
 
 
+_CONTROLS = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)), " ")
+
+
 def one_line(text: str) -> str:
-    """Return ``text`` with every run of white space, line ends included, made one space."""
-    return " ".join(text.split())
+    """Return ``text`` with every run of white space, line ends included, made one space.
+
+    Characters that control a terminal, or turn the direction of writing, count as white space: others' words are shown.
+    """
+    return " ".join(text.translate(_CONTROLS).split())

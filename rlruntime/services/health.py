@@ -22,6 +22,8 @@ from rlruntime.metrics.json_values import finite
 
 _REQUEST_TIMEOUT_S = 5.0
 _MAX_CONCURRENT = 16
+_MAX_THREADS = 64
+"""Those of connections that were dropped included: they end once they notice."""
 _POLL_S = 0.05
 
 Check = Callable[[], str | None]
@@ -182,7 +184,9 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self._free = threading.BoundedSemaphore(_MAX_CONCURRENT)
+        self._open: dict[Any, None] = {}
+        self._workers = threading.BoundedSemaphore(_MAX_THREADS)
+        self._lock = threading.Lock()
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
@@ -190,17 +194,27 @@ class _Server(ThreadingHTTPServer):
         socketserver.TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Drop a connection when too many are open, so that a flood costs no memory."""
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
+        """Drop the oldest connection when too many are open: a flood costs no memory, and whoever is slow on purpose
+        doesn't keep a probe from its answer."""
+        if not self._workers.acquire(blocking=False):
             self.shutdown_request(request)
+            return
+        with self._lock:
+            if len(self._open) >= _MAX_CONCURRENT:
+                oldest = next(iter(self._open))
+                del self._open[oldest]
+                with contextlib.suppress(OSError):  # it wakes its thread, which closes it
+                    oldest.shutdown(socket.SHUT_RDWR)
+            self._open[request] = None
+        super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._free.release()
+            with self._lock:
+                self._open.pop(request, None)
+            self._workers.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away is its own affair."""

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from typing import Any
 
 from cluster_harness.api import ApiError, JsonObject
 from cluster_harness.cluster import Cluster, wait_for
 
 _STARTED, _FINISHED = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
+
+
+def own_address() -> str:
+    """Return an address of this machine that others may have a route to, as pods have one.
+
+    Raises:
+        OSError: it has none.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # nothing is sent
+        return str(probe.getsockname()[0])
 
 
 def run_pod(cluster: Cluster, namespace: str, name: str, *, ip: str = "127.0.0.1") -> None:

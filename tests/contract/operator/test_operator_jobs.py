@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cluster_harness.cluster import wait_for
 from operator_place import Place
-from played_kubelet import end_pod, run_all, run_pod
+from played_kubelet import end_pod, own_address, run_all, run_pod
 
 TRAINERS = [{"name": "trainer", "type": "Trainer", "replicas": 4}]
 WITH_COLLECTORS: dict[str, Any] = {
@@ -214,7 +214,7 @@ def trainer() -> Iterator[tuple[int, dict[str, Any]]]:
         def log_message(self, format: str, *args: Any) -> None:
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with http.server.ThreadingHTTPServer((own_address(), 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield server.server_address[1], report
@@ -231,7 +231,7 @@ def test_what_the_trainer_says_of_its_progress_stands_in_the_status(
     uid = (place.cluster.job(place.namespace, "ppo") or {})["metadata"]["uid"]
     about = {"uid": uid, "attempt": 0, "round": 0, "phase": "Training"}
     report.update(about, frames=250, totalFrames=1000, resumedFrames=0, reward=12.5)
-    run_pod(place.cluster, place.namespace, "ppo-trainer-0-0")
+    run_pod(place.cluster, place.namespace, "ppo-trainer-0-0", ip=own_address())
     place.wait_phase("Running")
     wait_for("there is progress", lambda: "progress" in place.status(), deadline_s=60.0, describe=place.status)
     progress = place.status()["progress"]

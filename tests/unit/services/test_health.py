@@ -159,6 +159,18 @@ def test_close_is_quick_though_clients_hang_and_others_are_served_meanwhile(star
         client.close()
 
 
+@pytest.mark.parametrize("said", [b"", b"GET /healthz HTTP/1.1\r\nX-Slow: "], ids=["nothing", "half a request"])
+def test_connections_that_are_held_open_keep_no_probe_from_its_answer(start: Start, said: bytes) -> None:
+    server = start()
+    held = [socket.create_connection(("127.0.0.1", server.port), timeout=5) for _ in range(30)]
+    for client in held:
+        client.sendall(said)
+    time.sleep(0.2)
+    assert [ask(server, "/healthz")[0] for _ in range(40)] == [200] * 40
+    for client in held:
+        client.close()
+
+
 def test_flood_of_connections_is_dropped_beyond_a_bound(start: Start) -> None:
     server = start()
     before = threading.active_count()
