@@ -14,9 +14,11 @@ from typing import Any, Self, TextIO
 
 from prometheus_client import CollectorRegistry
 
+from rlruntime import __version__
 from rlruntime.cli.progress import make_reporter
 from rlruntime.metrics import names
 from rlruntime.metrics.exporter import MetricsExporter
+from rlruntime.metrics.family import export_process
 from rlruntime.services.health import HealthServer, Liveness
 from rlruntime.spec.contract import PodIdentity, SharedSpec, TrainerReport
 from rlruntime.spec.status import CheckpointStatus
@@ -61,6 +63,7 @@ class PodObserver(Observer):
         )
         self._points: deque[tuple[float, int]] = deque()
         self._registry = CollectorRegistry()
+        export_process(self._registry, names.BUILD_INFO, __version__)
         self._exporter: MetricsExporter | None = None
         self._reporter = make_reporter(
             spec.training.total_frames,

@@ -13,8 +13,11 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from rlruntime import __version__
 from rlruntime.cli.role_ending import Ending
 from rlruntime.errors import EXIT_OK, EXIT_SIGTERM, ConfigError, RLJobError, one_line
+from rlruntime.metrics import names
+from rlruntime.metrics.family import export_process
 from rlruntime.registry import import_object
 from rlruntime.services.health import HealthServer
 from rlruntime.spec.contract import PodIdentity, TerminationMessage
@@ -42,10 +45,12 @@ def serve(identity: PodIdentity, arguments: argparse.Namespace, ending: Ending) 
     if identity.entrypoint is None:
         raise ConfigError("this variable is missing", field="RLJOB_ENTRYPOINT", remedy="it is set in pods of a Service")
     state: dict[str, Any] = {"uid": identity.uid, "attempt": identity.attempt, "phase": "Starting"}
+    registry = CollectorRegistry()
+    export_process(registry, names.BUILD_INFO, __version__)
     server = HealthServer(
         spec.metrics.port,
         host="0.0.0.0",
-        registry=CollectorRegistry(),
+        registry=registry,
         live=lambda: None,
         ready=lambda: None if state["phase"] != "Starting" else "the entrypoint isn't called yet",
         status=lambda: dict(state),

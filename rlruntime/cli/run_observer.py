@@ -9,9 +9,12 @@ from typing import Any, Self, TextIO
 
 from prometheus_client import CollectorRegistry
 
+from rlruntime import __version__
 from rlruntime.cli.progress import LogFormat, Reporter, make_reporter
 from rlruntime.errors import ConfigError
+from rlruntime.metrics import names
 from rlruntime.metrics.exporter import MetricsExporter
+from rlruntime.metrics.family import export_process
 from rlruntime.services.health import HealthServer, Heartbeat
 from rlruntime.spec.manifest import RLJob
 from rlruntime.trainers.observer import Observer, Record
@@ -39,6 +42,7 @@ class RunObserver(Observer):
         self._reporter: Reporter | None = None
         self._waiting: list[str] = []
         self._registry = CollectorRegistry()
+        export_process(self._registry, names.BUILD_INFO, __version__)
         self._exporter: MetricsExporter | None = None
         self._heartbeat = Heartbeat(_SILENCE_S)
         self._ready = False

@@ -157,14 +157,15 @@ class Trainer:
         self._started, self._folder = perf_counter(), folder
         failure: BaseException | None = None
         try:
-            self._store = CheckpointStore(
-                folder.checkpoints, self.training.checkpoint.keep, require_writable=folder.require_writable
-            )
-            self._resumed = self._restore(folder, resume)
-            self._fresh = self._resumed is None
-            if self._fresh or self._reason_to_end() is None:  # a finished run keeps the manifest that it was run with
-                folder.write_manifest(self.job.to_document())
-            self._loggers = self._open_loggers(folder, self._resumed)
+            with self.timers("start"):
+                self._store = CheckpointStore(
+                    folder.checkpoints, self.training.checkpoint.keep, require_writable=folder.require_writable
+                )
+                self._resumed = self._restore(folder, resume)
+                self._fresh = self._resumed is None
+                if self._fresh or self._reason_to_end() is None:  # a finished run keeps the manifest it was run with
+                    folder.write_manifest(self.job.to_document())
+                self._loggers = self._open_loggers(folder, self._resumed)
             outcome, final = self._train(self._loggers)
             result = self._result(outcome, final)
             self._ended = True
@@ -224,11 +225,12 @@ class Trainer:
 
     def _train(self, loggers: Loggers) -> tuple[Outcome, EvaluationResult | None]:
         try:
-            self._note_stop(self.callbacks.on_setup(self))
-            self.method.start()
-            self.collector.snapshot()  # the first one proves that it can be restored; it isn't timed
-            self._schedule()
-            self.observer.on_start(self.progress)
+            with self.timers("start"):
+                self._note_stop(self.callbacks.on_setup(self))
+                self.method.start()
+                self.collector.snapshot()  # the first one proves that it can be restored, and takes longer
+                self._schedule()
+                self.observer.on_start(self.progress)
             while True:
                 self._boundary()
                 self._raise_if_interrupted()
@@ -249,19 +251,20 @@ class Trainer:
         """One iteration: collect, learn, log."""
         progress, started, frames_before = self.progress, perf_counter(), self.progress.frames
         learned, episodes = self.method.iterate(frames_before / self.training.total_frames, self.timers)
-        progress.iteration += 1
-        progress.frames = self.method.num_frames
-        progress.add_episodes(episodes)
-        record: dict[str, float | int | str] = {
-            "iteration": progress.iteration,
-            "frames": progress.frames,
-            "episodes": progress.episodes,
-            **progress.episode_means(),
-            **learned,
-        }
-        self._note_stop(self.callbacks.on_update_end(self, record))
-        record["time/frames_per_second"] = (progress.frames - frames_before) / (perf_counter() - started)
-        self._log(loggers, record)
+        with self.timers("log"):
+            progress.iteration += 1
+            progress.frames = self.method.num_frames
+            progress.add_episodes(episodes)
+            record: dict[str, float | int | str] = {
+                "iteration": progress.iteration,
+                "frames": progress.frames,
+                "episodes": progress.episodes,
+                **progress.episode_means(),
+                **learned,
+            }
+            self._note_stop(self.callbacks.on_update_end(self, record))
+            record["time/frames_per_second"] = (progress.frames - frames_before) / (perf_counter() - started)
+            self._log(loggers, record)
 
     def _log(self, loggers: Loggers, record: dict[str, float | int | str]) -> None:
         record.update({f"time/{name}_s": seconds for name, seconds in self.timers.flush().items()})
@@ -301,8 +304,9 @@ class Trainer:
         if settings.patience is not None and progress.without_better >= settings.patience:
             words = f"no better mean reward than {progress.best_reward:.4g} in {settings.patience} evaluations"
             self._note_stop(Stop(words), "NoImprovement")
-        self._log(loggers, record)
-        self._note_stop(self.callbacks.on_evaluation_end(self, result))
+        with self.timers("log"):
+            self._log(loggers, record)
+            self._note_stop(self.callbacks.on_evaluation_end(self, result))
 
     def _run_evaluation(self, stream: str, *indices: int) -> EvaluationResult:
         self.observer.on_phase("evaluate")
@@ -342,7 +346,8 @@ class Trainer:
         elif self.method.state_bytes <= _MAX_COPY_BYTES and (
             self._snapshot is None or perf_counter() >= self._next_snapshot_at
         ):
-            self._take_snapshot()
+            with self.timers("snapshot"):
+                self._take_snapshot()
 
     def _take_snapshot(self) -> _Snapshot:
         started = perf_counter()
@@ -370,10 +375,10 @@ class Trainer:
             self.save_last_snapshot()
             if self.method.state_bytes > _MAX_COPY_BYTES:
                 snapshot.state = None
-        path = self._last_checkpoint
-        if path is not None and path != before:
-            self._note_stop(self.callbacks.on_checkpoint(self, path))
-            self.observer.on_checkpoint(path)
+            path = self._last_checkpoint
+            if path is not None and path != before:
+                self._note_stop(self.callbacks.on_checkpoint(self, path))
+                self.observer.on_checkpoint(path)
 
     # Reasons to stop.
 

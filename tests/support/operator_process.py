@@ -72,6 +72,14 @@ class OperatorProcess:
         """What it has logged since it was last started."""
         return self.process.log.read_text(errors="replace")
 
+    @property
+    def address(self) -> str:
+        """Host and port of its metrics."""
+        found = _PORT.search(self.log)
+        if found is None:
+            raise ClusterError("the operator doesn't serve yet")
+        return f"127.0.0.1:{found[1]}"
+
     def start(self) -> None:
         """Start it, or start it anew."""
         self._starts += 1

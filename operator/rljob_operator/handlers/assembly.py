@@ -61,7 +61,7 @@ def assemble(options: Options, timing: Timing, decide: Decide, connection: Conne
     client = HttpClient(connection, metrics, timeout_s=timing.request_timeout_s)
     cache, memories = Cache(monotonic), Memories()
     monitor = WatchMonitor(streams(namespaces), monotonic=monotonic, time=time.time)
-    metrics.gauges_of(cache.phases, monitor.last_times)
+    metrics.gauges_of(lambda: phases(list(cache.jobs())), monitor.last_times, lambda: job_values(list(cache.jobs())))
 
     # When it looks at what. A pass is made by the reconciler, which comes below.
     async def work(uid: str) -> float | None:

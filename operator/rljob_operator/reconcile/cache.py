@@ -7,7 +7,6 @@ older.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -17,7 +16,6 @@ from rljob_operator.reconcile.views import JobView, PodView, job_view, pod_view,
 from rlruntime.spec.status import RLJobStatus
 
 _TOMBSTONE_S = 900.0
-_PENDING = "Unknown"
 
 
 class Cache:
@@ -58,10 +56,6 @@ class Cache:
     def is_deleted(self, uid: str) -> bool:
         """Return whether an object with this uid was deleted a while ago."""
         return uid in self._deleted
-
-    def phases(self) -> Counter[str]:
-        """Return how many jobs are in each phase."""
-        return Counter(job.status.phase or _PENDING for job in self._jobs.values())
 
     def apply_job(self, item: KubeObject) -> str | None:
         """Take over a job as it was seen."""

@@ -254,6 +254,8 @@ def tell_status(metrics: OperatorMetrics, job: JobView, status: RLJobStatus) -> 
     if status.phase != old.phase:
         extra = {**about(job), "attempt": status.attempt or 0}
         logger.info("%s%s", status.phase, f" ({status.reason})" if status.reason else "", extra=extra)
+        if status.phase in _TERMINAL:
+            metrics.count_end(status.phase, status.reason or "")
     if old.running_time is None and status.running_time is not None:
         began, running = time_of(status.start_time), time_of(status.running_time)
         if began is not None and running is not None:

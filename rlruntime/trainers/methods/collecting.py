@@ -9,14 +9,18 @@ from rlruntime.collectors.inline import InlineCollector
 from rlruntime.collectors.make import make_collector
 from rlruntime.collectors.protocol import Collector, CollectorStats
 from rlruntime.collectors.rollout import Rollout
+from rlruntime.envs.process_pool import ProcessPool
 from rlruntime.envs.protocol import EnvSpaces, VectorEnv
 from rlruntime.metrics.timers import PhaseTimers
 from rlruntime.policies.policy import Policy
 from rlruntime.spec.training.training import TrainingSpec
 from rlruntime.trainers.methods.method import Hooks
+from rlruntime.transforms.environment import TransformedEnv
 from rlruntime.transforms.staging import make_transformed_env
 
-INLINE = "Inline"
+INLINE, _ASYNC_ENV = "Inline", "AsyncEnv"
+_PUBLISHES = ("SyncProcess", "AsyncProcess")
+"""Collectors whose worker processes have copies of the policy."""
 
 
 class Environments(NamedTuple):
@@ -99,6 +103,10 @@ class Collecting:
                 random_frames=random_frames,
             )
         self._before = self.collector.stats()
+        self._acts_here = self.is_inline or training.collector.type == _ASYNC_ENV
+        self._pool = _process_pool(environments.env) if training.env.restart_workers else None
+        self._restarts = self._publications = 0
+        self._weight_bytes = weight_bytes(policy) if training.collector.type in _PUBLISHES else 0
 
     def collect(self) -> Rollout:
         """Return the next rollout."""
@@ -111,6 +119,7 @@ class Collecting:
         """Make what has been learned act, with the statistics of the last rollout."""
         with self.timers("sync"):
             self.collector.publish()
+        self._publications += 1
 
     def flush(self) -> dict[str, float]:
         """Add the time within `collect` to the timers, and return metrics; both since the last call."""
@@ -119,9 +128,32 @@ class Collecting:
         for name, seconds in now.seconds.items():
             if name == "sync":
                 continue  # in `publish` for who learns; what workers take of theirs is in their own time
-            where = "collect" if self.is_inline or name == "wait" else "workers"
+            where = "collect" if self._acts_here or name == "wait" else "workers"
             self.timers.add(f"{where}/{name}", seconds - before.seconds[name])
-        return {} if self.is_inline else _metrics(now, before)
+        return self._of_restarts() if self.is_inline else {**_metrics(now, before), **self._of_weights()}
+
+    def _of_weights(self) -> dict[str, float]:
+        count, self._publications = self._publications, 0
+        published = {"sync/publications": float(count)}
+        return {**published, "sync/bytes": float(count * self._weight_bytes)} if self._weight_bytes else published
+
+    def _of_restarts(self) -> dict[str, float]:
+        if self._pool is None:
+            return {}
+        before, self._restarts = self._restarts, self._pool.restarts
+        return {"collect/env_restarts": float(self._restarts - before)}
+
+
+def weight_bytes(policy: Policy) -> int:
+    """Return how much a publication of a policy's weights carries."""
+    return sum(value.numel() * value.element_size() for value in policy.state_dict().values())
+
+
+def _process_pool(env: VectorEnv | None) -> ProcessPool | None:
+    """Return what steps the copies, where processes do."""
+    while isinstance(env, TransformedEnv):
+        env = env.env
+    return env if isinstance(env, ProcessPool) else None
 
 
 def _metrics(now: CollectorStats, before: CollectorStats) -> dict[str, float]:

@@ -123,7 +123,7 @@ class OffPolicy:
         metrics = {
             **self.algorithm.metrics(),
             "optim/steps": float(self.num_updates - updates_before),
-            "replay/rows": float(len(self.buffer)),
+            **self._replay_metrics(),
             **({} if self._bounded is None else {"replay/left_out": float(self._bounded.num_left_out)}),
             **self._collecting.flush(),
         }
@@ -146,6 +146,15 @@ class OffPolicy:
                     buffer.update_priorities(batch.positions, algorithm.td_error().abs())
             self.num_updates += 1
             self._updates_due -= 1.0
+
+    def _replay_metrics(self) -> dict[str, float]:
+        """Return how full the buffer is, and what was ever written into it."""
+        rows = float(len(self.buffer))
+        return {
+            "replay/rows": rows,
+            "replay/written": float(self.buffer.num_written),
+            "replay/fill": rows / self.buffer.storage.capacity,
+        }
 
     def _transformed(self, batch: Batch) -> Batch:
         """Give a batch the rewards to learn from; what is stored stays as the environments gave it."""

@@ -24,6 +24,7 @@ from operator_place import JOBS, Own, job_document
 from operator_process import ACCOUNT, DEPLOY, SYSTEM_NAMESPACE, USER, OperatorProcess, account_for_all
 from played_kubelet import end_pod, run_all, run_pod
 from rljob_operator.handlers import operator
+from rljob_operator.metrics import JOB_FAMILIES
 from rljob_operator.planner.decide import decide
 from rljob_operator.settings import Options, Timing
 
@@ -146,7 +147,11 @@ def test_probes_and_metrics_tell_of_the_operator(own: Own) -> None:
         assert 'rljob_operator_watch_last_activity_timestamp_seconds{resource="pods"}' in text
         assert process.metric("rljob_operator_api_requests_total") > 0
         assert process.metric("rljob_operator_queue_depth") == 0
-        assert "ppo" not in text
+        named = {line.partition("{")[0] for line in text.splitlines() if '"ppo"' in line}
+        assert named <= {family.name for family in JOB_FAMILIES}  # of single jobs there are gauges alone
+        assert "rljob_job_phase" in named
+        own.cluster.api.delete(f"{JOBS.format(own.namespace)}/ppo")
+        wait_for("the job's series are gone", lambda: '"ppo"' not in process.get("/metrics")[1])
 
 
 def test_a_cluster_without_our_definition_is_refused() -> None:

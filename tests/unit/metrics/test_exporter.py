@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-import rlruntime
+from rlruntime.metrics import names
 from rlruntime.metrics.exporter import MetricsExporter
+from rlruntime.metrics.family import export_process
 
 RECORD: dict[str, float | int | str] = {
     "iteration": 3,
@@ -15,7 +16,9 @@ RECORD: dict[str, float | int | str] = {
     "loss/policy": -0.01,
     "policy/entropy": 0.69,
     "optim/learning_rate": 1e-3,
+    "optim/steps": 8,
     "time/collect_s": 0.02,
+    "time/collect/env_s": 0.015,
     "time/learn_s": 0.2,
     "time/frames_per_second": 2000.0,
     "time/elapsed_s": 7.0,
@@ -45,8 +48,78 @@ def test_one_record_fills_counters_gauges_and_phase_histograms() -> None:
     assert value(registry, "rljob_learner_value", name="policy/entropy") == 0.69
     assert value(registry, "rljob_learner_value", name="optim/learning_rate") == 1e-3
     assert value(registry, "rljob_last_iteration_timestamp_seconds") == 1234.5
-    assert value(registry, "rljob_build_info", version=rlruntime.__version__) == 1
+    assert value(registry, "rljob_phase_part_seconds_total", phase="collect", part="env") == 0.015
+    assert value(registry, "rljob_phase_seconds_count", phase="collect/env") is None
+    assert value(registry, "rljob_updates_total") == 8
     assert value(registry, "rljob_evaluations_total") == 0
+
+
+def test_what_a_run_has_not_done_has_no_series() -> None:
+    registry = CollectorRegistry()
+    exporter = MetricsExporter(registry, target_frames=1000)
+    exporter.observe_iteration({"iteration": 1, "frames": 100})
+    text = generate_latest(registry).decode()
+    for absent in ("evaluation_reward", "episode_reward", "staleness", "replay", "sync_bytes", "dropped", "_created"):
+        assert absent not in text, absent
+
+
+def test_weights_replay_and_replaced_workers_are_shown_as_the_records_say() -> None:
+    registry = CollectorRegistry()
+    exporter = MetricsExporter(registry, target_frames=1000)
+    for staleness in (3, 2):
+        exporter.observe_iteration(
+            {
+                "collect/staleness": staleness,
+                "collect/dropped_stale": 40,
+                "collect/env_restarts": 1,
+                "sync/publications": 4,
+                "sync/bytes": 4000,
+                "replay/rows": 50,
+                "replay/fill": 0.5,
+            }
+        )
+    assert value(registry, "rljob_weight_staleness_versions") == 2
+    assert value(registry, "rljob_rows_dropped_total", cause="stale") == 80
+    assert value(registry, "rljob_env_worker_restarts_total") == 2
+    assert value(registry, "rljob_weight_publications_total") == 8
+    assert value(registry, "rljob_weight_sync_bytes_total") == 8000
+    assert value(registry, "rljob_replay_rows") == 50
+    assert value(registry, "rljob_replay_fill_ratio") == 0.5
+
+
+def test_the_oldest_row_of_a_full_buffer_is_as_old_as_the_record_that_wrote_it() -> None:
+    registry, now = CollectorRegistry(), [100.0]
+    exporter = MetricsExporter(registry, target_frames=1000, wall_clock=lambda: now[0])
+    ages = []
+    for written in (10, 20, 30, 40, 50):  # a buffer of 20 rows, a record every second
+        exporter.observe_iteration({"replay/rows": min(20, written), "replay/written": written})
+        ages.append(value(registry, "rljob_replay_oldest_row_age_seconds"))
+        now[0] += 1.0
+    assert ages == [0.0, 1.0, 1.0, 1.0, 1.0]
+
+
+def test_a_long_run_whose_buffer_never_overflows_remembers_its_first_record() -> None:
+    registry, now = CollectorRegistry(), [0.0]
+    exporter = MetricsExporter(registry, target_frames=1000, wall_clock=lambda: now[0])
+    for written in range(1, 10_001):
+        exporter.observe_iteration({"replay/rows": written, "replay/written": written})
+        now[0] += 1.0
+    assert value(registry, "rljob_replay_oldest_row_age_seconds") == 9999.0
+
+
+def test_a_checkpoint_leaves_its_time() -> None:
+    registry = CollectorRegistry()
+    exporter = MetricsExporter(registry, target_frames=1000, wall_clock=lambda: 77.0)
+    assert value(registry, "rljob_last_checkpoint_timestamp_seconds") is None
+    exporter.checkpoint_written()
+    assert value(registry, "rljob_last_checkpoint_timestamp_seconds") == 77.0
+
+
+def test_every_process_tells_its_version_and_its_memory() -> None:
+    registry = CollectorRegistry()
+    export_process(registry, names.BUILD_INFO, "1.2.3")
+    assert value(registry, "rljob_build_info", version="1.2.3") == 1
+    assert (value(registry, "process_resident_memory_bytes") or 0) > 0
 
 
 def test_counters_rise_by_what_each_record_adds() -> None:
@@ -87,10 +160,19 @@ def test_label_values_are_bounded_whatever_the_records_hold() -> None:
     registry = CollectorRegistry()
     exporter = MetricsExporter(registry, target_frames=1)
     for index in range(500):
-        exporter.observe_iteration({f"loss/number_{index}": 1.0, f"time/phase_{index}_s": 1.0})
+        exporter.observe_iteration(
+            {
+                f"loss/number_{index}": 1.0,
+                f"time/phase_{index}_s": 1.0,
+                f"time/collect/part_{index}_s": 1.0,
+                f"collect/dropped_cause_{index}": 1.0,
+            }
+        )
     text = generate_latest(registry).decode()
     assert text.count("rljob_learner_value{") == 64
     assert text.count("rljob_phase_seconds_count{") == 32
+    assert text.count("rljob_phase_part_seconds_total{") == 64
+    assert text.count("rljob_rows_dropped_total{") == 8
 
 
 def test_two_runs_on_two_registries_do_not_meet_and_on_one_are_refused() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from rljob_operator.builders.owner import KubeObject
 from rljob_operator.reconcile.cache import Cache
+from rljob_operator.reconcile.job_metrics import phases
 
 from rlruntime.spec.status import RLJobStatus
 
@@ -45,7 +46,7 @@ def test_an_older_view_does_not_replace_a_newer_one() -> None:
     assert phase(cache) == "Running"
     assert cache.apply_job(job(10, status={"phase": "Running"})) == JOB
     assert cache.apply_job(job(8, status={"phase": "Pending"})) is None
-    assert cache.phases() == {"Running": 1}
+    assert phases(cache.jobs()) == {"Running": 1}
 
 
 def test_a_pod_of_another_namespace_is_none_of_a_jobs_whatever_it_says_of_itself() -> None:
@@ -130,7 +131,7 @@ def test_a_status_of_our_own_is_known_at_once_and_its_event_has_nobody_look() ->
     assert cache.apply_job(job(12, status={"phase": "Running"})) is None
     assert cache.apply_job(job(11, status={"phase": "Pending"})) is None
     cache.wrote_status(JOB, RLJobStatus(phase="Pending"), 11)
-    assert cache.phases() == {"Running": 1}
+    assert phases(cache.jobs()) == {"Running": 1}
 
 
 def test_a_deletion_of_our_own_is_known_at_once_and_keeps_what_the_pod_said() -> None:

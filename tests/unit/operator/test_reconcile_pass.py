@@ -569,3 +569,13 @@ def test_a_job_that_runs_and_restarts_that_were_charged_are_counted() -> None:
     assert count("Gang", "Faults", "OOMKilled") == 1
     assert count("Pod", "Faults", "Other") == 1
     assert count("Gang", "Disruptions", "Evicted") == 1
+
+
+@pytest.mark.parametrize(("phase", "reason", "shown"), [("Succeeded", "Completed", "Completed"), ("Failed", "Odd", "Other")])
+def test_a_job_that_ends_is_counted_once_with_a_reason_that_is_known(phase: str, reason: str, shown: str) -> None:
+    registry = CollectorRegistry()
+    metrics = OperatorMetrics(registry)
+    runs, ended = RLJobStatus(phase="Running"), RLJobStatus(phase=phase, reason=reason)
+    tell_status(metrics, view_of(runs), ended)
+    tell_status(metrics, view_of(ended), ended)
+    assert registry.get_sample_value("rljob_operator_jobs_finished_total", {"phase": phase, "reason": shown}) == 1
