@@ -23,6 +23,7 @@ from rljob_operator.reconcile.cache import Cache
 from rljob_operator.reconcile.events import EventWriter
 from rljob_operator.reconcile.execute import Executor
 from rljob_operator.reconcile.inspect import PodInspector
+from rljob_operator.reconcile.job_metrics import job_values, phases
 from rljob_operator.reconcile.memory import Memories
 from rljob_operator.reconcile.progress import ProgressPoller
 from rljob_operator.reconcile.queue import WorkQueue
