@@ -13,7 +13,11 @@ from rlruntime.cli.output import print_error
 from rlruntime.errors import EXIT_FAULT, EXIT_SIGINT, EnvironmentFault, MissingExtraError, RLJobError
 from rlruntime.spec.problems import ManifestError
 
-COMMANDS: tuple[str, ...] = ("run", "validate", "evaluate", "export", "tune_env", "role", "crd", "schema", "version")
+CLUSTER_COMMANDS: tuple[str, ...] = ("cluster.top", "cluster.logs", "cluster.suspension")
+"""Those of `COMMANDS` that are `kubectl rlj` as well."""
+COMMANDS: tuple[str, ...] = (
+    "run", "validate", "evaluate", "export", "tune_env", *CLUSTER_COMMANDS, "role", "crd", "schema", "version",
+)  # fmt: skip
 """Modules of this package, each with a function ``add_parser(subparsers)``, in the order of the help.
 
 It adds a parser and sets its default ``handler``: a function from the parsed arguments to the exit code.
@@ -37,7 +41,16 @@ _EXTRA_OF_PACKAGE = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``rljob`` with ``argv`` (default: the process's arguments) and return its exit code."""
-    root = parser()
+    return _run(parser(), argv)
+
+
+def kubectl_main(argv: Sequence[str] | None = None) -> int:
+    """Run ``kubectl rlj``, the commands about a cluster alone; as `main` otherwise."""
+    words = "Jobs of reinforcement learning on this cluster. The same commands are `rljob top` and so on."
+    return _run(parser(CLUSTER_COMMANDS, program="kubectl rlj", description=words), argv)
+
+
+def _run(root: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
     arguments = root.parse_args(argv)
     if arguments.command is None:
         root.print_help(sys.stderr)
@@ -58,15 +71,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_SIGINT
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands."""
-    root = argparse.ArgumentParser(
-        prog="rljob", description="Reinforcement-learning jobs: one manifest, on a laptop and on Kubernetes."
-    )
+def parser(
+    commands: Sequence[str] = COMMANDS,
+    *,
+    program: str = "rljob",
+    description: str = "Reinforcement-learning jobs: one manifest, on a laptop and on Kubernetes.",
+) -> argparse.ArgumentParser:
+    """Return the parser of ``commands``."""
+    root = argparse.ArgumentParser(prog=program, description=description)
     debug = "show the traceback of an error"
     root.add_argument("--debug", action="store_true", help=debug)
     subparsers = root.add_subparsers(dest="command", metavar="COMMAND")
-    for name in COMMANDS:
+    for name in commands:
         importlib.import_module(f"rlruntime.cli.{name}").add_parser(subparsers)
     for command in subparsers.choices.values():
         command.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=debug)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TextIO
 
+from rlruntime.cli.numbers import duration, number, short
 from rlruntime.metrics import names
 from rlruntime.metrics.json_values import finite
 
@@ -306,13 +307,13 @@ class _LiveBar:
         bar.add_column(no_wrap=True)
         bar.add_column(ratio=1)
         bar.add_column(no_wrap=True)
-        count = f"{_short(progress.frames)} / {_short(progress.total_frames)}"
+        count = f"{short(progress.frames)} / {short(progress.total_frames)}"
         tail = Text(f"{_percent(progress):>4}  {count}  ", style="default")
         rate = progress.mean_frames_per_second if final else progress.frames_per_second
-        tail.append(f"{_short(rate)} frames/s  ", style="cyan")
+        tail.append(f"{short(rate)} frames/s  ", style="cyan")
         left_s = progress.left_s
         took_s = progress.samples[-1][0] - progress.started_s
-        tail.append(f"took {_duration(took_s)}" if final else f"left {'-:--' if left_s is None else _duration(left_s)}")
+        tail.append(f"took {duration(took_s)}" if final else f"left {'-:--' if left_s is None else duration(left_s)}")
         colour = "green" if progress.fraction >= 1 else "blue"
         gauge = ProgressBar(total=1.0, completed=progress.fraction, complete_style=colour, finished_style="green")
         bar.add_row(Text(self._title, style="bold"), gauge, tail)
@@ -326,9 +327,9 @@ class _LiveBar:
 def _facts(progress: _Progress) -> list[str]:
     """Return the words of a plain line that follow the count."""
     left_s = progress.left_s
-    words = [f"{_short(progress.frames_per_second)} frames/s"]
+    words = [f"{short(progress.frames_per_second)} frames/s"]
     if left_s is not None and progress.fraction < 1:
-        words.append(f"left {_duration(left_s)}")
+        words.append(f"left {duration(left_s)}")
     words += [fact for fact, _ in _learning(progress)]
     split = _split(progress)
     return [*words, split] if split else words
@@ -337,9 +338,9 @@ def _facts(progress: _Progress) -> list[str]:
 def _learning(progress: _Progress) -> list[tuple[str, str]]:
     facts = []
     if progress.reward is not None:
-        facts.append((f"reward {_number(progress.reward)}", "default"))
+        facts.append((f"reward {number(progress.reward)}", "default"))
     if progress.evaluation is not None:
-        facts.append((f"evaluation {_number(progress.evaluation)} at {_short(progress.evaluation_frames)}", "magenta"))
+        facts.append((f"evaluation {number(progress.evaluation)} at {short(progress.evaluation_frames)}", "magenta"))
     return facts
 
 
@@ -353,22 +354,3 @@ def _count(progress: _Progress) -> str:
 
 def _percent(progress: _Progress) -> str:
     return f"{int(progress.fraction * 100)}%"  # 100% is said at the end only
-
-
-def _number(value: float) -> str:
-    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
-
-
-def _short(value: float) -> str:
-    """Return three digits or so: 950, 12.3k, 4.50M."""
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= size:
-            scaled = value / size
-            return f"{scaled:.{0 if scaled >= 100 else 1 if scaled >= 10 else 2}f}{unit}"
-    return f"{value:.0f}"
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,90 @@
+"""Lines of a pod's log for people: the runtime's JSON becomes words, everything else stays as it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from rlruntime.cli.numbers import number, short
+from rlruntime.metrics import names
+
+_SHOWN_PHASES = 4
+
+
+def readable(line: str, total_frames: int | None = None) -> str:
+    """Return a line of a log as words, where it is one of the runtime's JSON lines; else as it is.
+
+    Args:
+        total_frames: after which training ends, where that is known.
+    """
+    if not line.startswith("{"):
+        return line
+    try:
+        document = json.loads(line)
+    except (ValueError, RecursionError):
+        return line
+    if not isinstance(document, dict) or "job" not in document:
+        return line
+    match document.get("event"):
+        case "message":
+            return _words(document.get("message"))
+        case "iteration":
+            return _iteration(document, total_frames)
+        case "end":
+            return _end(document)
+        case _:
+            return line
+
+
+def _iteration(record: Mapping[str, Any], total_frames: int | None) -> str:
+    parts = [_frames(record, total_frames)]
+    if (rate := _real(record, names.TIME_FRAMES_PER_SECOND)) is not None:
+        parts.append(f"{short(rate)} frames/s")
+    if (reward := _real(record, names.EPISODE_REWARD_MEAN)) is not None:
+        parts.append(f"reward {number(reward)}")
+    if (evaluation := _real(record, names.EVALUATION_REWARD_MEAN)) is not None:
+        parts.append(f"evaluation {number(evaluation)}")
+    if split := _split(record):
+        parts.append(split)
+    return "  ".join(part for part in parts if part)
+
+
+def _end(record: Mapping[str, Any]) -> str:
+    words = [_words(record.get("message")), _frames(record, None)]
+    said = "; ".join(part for part in words if part)
+    return f"ended: {said}" if said else "ended"
+
+
+def _frames(record: Mapping[str, Any], total_frames: int | None) -> str:
+    frames = record.get(names.FRAMES)
+    if not isinstance(frames, int):
+        return ""
+    if not total_frames:
+        return f"{frames:,} frames"
+    return f"{frames:,} / {total_frames:,} frames ({min(100, frames * 100 // total_frames)}%)"
+
+
+def _split(record: Mapping[str, Any]) -> str:
+    """Return the largest phases and their percent of the time of this iteration, in their order."""
+    seconds: dict[str, float] = {}
+    for key in record:
+        phase = names.whole_phase_of(key)
+        value = _real(record, key)
+        if phase is not None and value is not None:
+            seconds[phase] = value
+    whole_s = sum(seconds.values())
+    if whole_s <= 0:
+        return ""
+    largest = sorted(seconds, key=lambda phase: -seconds[phase])[:_SHOWN_PHASES]
+    shares = {phase: 100 * seconds[phase] / whole_s for phase in seconds if phase in largest}
+    return " · ".join(f"{phase} {share:.0f}%" for phase, share in shares.items() if share >= 0.5)
+
+
+def _real(record: Mapping[str, Any], key: str) -> float | None:
+    value = record.get(key)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _words(value: Any) -> str:
+    return value if isinstance(value, str) else ""
