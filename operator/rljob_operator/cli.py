@@ -15,7 +15,7 @@ from rljob_operator.builders.network import Reach
 from rljob_operator.documents import to_json, to_yaml
 from rljob_operator.preview import Preview, preview
 from rljob_operator.reach import add_reach_options, reach_of
-from rljob_operator.settings import DEFAULT_IMAGE, DEFAULT_METRICS_PORT, DEFAULT_WORKERS, Options
+from rljob_operator.settings import DEFAULT_IMAGE, DEFAULT_LEASE_S, DEFAULT_METRICS_PORT, DEFAULT_WORKERS, Options
 from rlruntime import __version__
 from rlruntime.errors import EXIT_FAULT, EXIT_OK, EXIT_SIGINT, ConfigError, MissingExtraError, RLJobError
 from rlruntime.spec.loader import Document, parse_document, read_documents, read_source, repeated_names, source_name
@@ -97,6 +97,16 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     run.add_argument(
         "--workers", metavar="N", type=_count, default=DEFAULT_WORKERS, help="jobs worked on at a time (%(default)s)"
     )
+    run.add_argument(
+        "--lease", metavar="NAMESPACE/NAME", type=_lease, help="act while holding this Lease; for two or more operators"
+    )
+    run.add_argument(
+        "--lease-seconds",
+        metavar="N",
+        type=_lease_seconds,
+        default=DEFAULT_LEASE_S,
+        help="how long its holder may be silent before another takes it (%(default)s)",
+    )
     run.add_argument("--dry-run", action="store_true", help="log each plan as a line of JSON, and write nothing")
     run.add_argument("--kubeconfig", metavar="FILE", help="default: the pod's account, KUBECONFIG, or ~/.kube/config")
     run.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
@@ -123,6 +133,8 @@ def _run(arguments: argparse.Namespace) -> int:
         image=arguments.image,
         workers=arguments.workers,
         metrics_port=arguments.metrics_port,
+        lease=arguments.lease,
+        lease_s=arguments.lease_seconds,
         dry_run=arguments.dry_run,
         kubeconfig=arguments.kubeconfig,
         context=arguments.context,
@@ -189,6 +201,19 @@ def _port(text: str) -> int:
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= 1024:
         raise argparse.ArgumentTypeError("give a number from 1 to 1024")
+    return int(text)
+
+
+def _lease(text: str) -> tuple[str, str]:
+    namespace, slash, name = text.partition("/")
+    if not slash or not _NAMESPACE.fullmatch(namespace) or not _NAMESPACE.fullmatch(name):
+        raise argparse.ArgumentTypeError("give the namespace and the name of a Lease, such as rljob-system/operator")
+    return namespace, name
+
+
+def _lease_seconds(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or not 2 <= int(text) <= 600:
+        raise argparse.ArgumentTypeError("give a number from 2 to 600")
     return int(text)
 
 

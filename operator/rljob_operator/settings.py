@@ -9,6 +9,7 @@ from rlruntime import __version__
 DEFAULT_IMAGE = f"rljob-runtime:{__version__}"
 DEFAULT_METRICS_PORT = 9401
 DEFAULT_WORKERS = 16
+DEFAULT_LEASE_S = 15
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,10 @@ class Options:
     metrics_host: str = "0.0.0.0"
     metrics_port: int = DEFAULT_METRICS_PORT
     """Serves `/metrics`, `/healthz` and `/readyz`. 0: a free one, which is logged."""
+    lease: tuple[str, str] | None = None
+    """Namespace and name of a Lease: the process acts while it holds that. None: always."""
+    lease_s: int = DEFAULT_LEASE_S
+    """For how long whoever holds the Lease may be silent before another one takes it."""
     dry_run: bool = False
     """Plans are logged, and nothing is written."""
     kubeconfig: str | None = None

@@ -24,6 +24,7 @@ from rljob_operator.reconcile.events import EventWriter
 from rljob_operator.reconcile.execute import Executor
 from rljob_operator.reconcile.inspect import PodInspector
 from rljob_operator.reconcile.job_metrics import job_values, phases
+from rljob_operator.reconcile.leadership import Leadership, Lease
 from rljob_operator.reconcile.memory import Memories
 from rljob_operator.reconcile.progress import ProgressPoller
 from rljob_operator.reconcile.queue import WorkQueue
@@ -40,7 +41,11 @@ class Parts:
     """What the process starts, asks and ends."""
 
     metrics: OperatorMetrics
+    clients: tuple[HttpClient, ...]
+    """To be closed: that of all work, and that of the Lease."""
     client: HttpClient
+    leadership: Leadership | None
+    """None where this operator is the only one."""
     cache: Cache
     monitor: WatchMonitor
     intake: Intake
@@ -59,7 +64,9 @@ def assemble(options: Options, timing: Timing, decide: Decide, connection: Conne
 
     # What the operator knows.
     metrics = OperatorMetrics(CollectorRegistry())
-    client = HttpClient(connection, metrics, timeout_s=timing.request_timeout_s)
+    leadership, clients = _leadership(options, timing, connection, metrics)
+    may_write = (lambda: True) if leadership is None else leadership.holds
+    client = HttpClient(connection, metrics, timeout_s=timing.request_timeout_s, may_write=may_write)
     cache, memories = Cache(monotonic), Memories()
     monitor = WatchMonitor(streams(namespaces), monotonic=monotonic, time=time.time)
     metrics.gauges_of(lambda: phases(list(cache.jobs())), monitor.last_times, lambda: job_values(list(cache.jobs())))
@@ -117,7 +124,9 @@ def assemble(options: Options, timing: Timing, decide: Decide, connection: Conne
     intake = Intake(cache, add=queue.add, add_soon=add_soon)
     return Parts(
         metrics=metrics,
+        clients=(client, *clients),
         client=client,
+        leadership=leadership,
         cache=cache,
         monitor=monitor,
         intake=intake,
@@ -128,6 +137,25 @@ def assemble(options: Options, timing: Timing, decide: Decide, connection: Conne
         inspector=inspector,
         poller=ProgressPoller(cache, memories, queue.add, timing=timing, now=now, monotonic=monotonic, uniform=uniform),
     )
+
+
+def _leadership(
+    options: Options, timing: Timing, connection: Connection, metrics: OperatorMetrics
+) -> tuple[Leadership | None, list[HttpClient]]:
+    """Return what takes the Lease, where there is one, and the connections for that alone."""
+    if options.lease is None:
+        return None, []
+    lease = Lease(*options.lease, options.lease_s)
+    client = HttpClient(connection, metrics, timeout_s=min(timing.request_timeout_s, lease.renew_s / 2))
+    leadership = Leadership(
+        client,
+        lease,
+        identity=f"{socket.gethostname()}_{secrets.token_hex(4)}",
+        now=functools.partial(datetime.now, UTC),
+        monotonic=time.monotonic,
+        uniform=random.uniform,
+    )
+    return leadership, [client]
 
 
 def _nonce() -> str:

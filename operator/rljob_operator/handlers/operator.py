@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import signal
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 _START_PAUSE_S = 1.0
 _EVENTS_STOP_S = 1.0
+_RELEASE_S = 1.0
 
 
 class Unavailable(RLJobError):
@@ -79,6 +81,7 @@ class _Operator:
         self._probes = Probes(self._parts.metrics.registry, unhealthy=self._unhealthy, unready=self._unready)
         self._tasks: list[asyncio.Task[Any]] = []
         self._ended = ""
+        self._stands_by = False
         self._ready = False
 
     async def run(self, stop: _Stop) -> int:
@@ -86,7 +89,7 @@ class _Operator:
         parts = self._parts
         port = await self._probes.start(self._options.metrics_host, self._options.metrics_port)
         logger.info("rljob-operator %s, probes and metrics on port %d", __version__, port)
-        if not await self._until(stop, self._check_server()):
+        if not await self._until(stop, self._check_server()) or not await self._until(stop, self._lead()):
             return stop.exit_code
         ignored = asyncio.all_tasks()
         kopf_stop = asyncio.Event()
@@ -100,6 +103,8 @@ class _Operator:
         stop.listen()
         self._spawn("watches", _first_of(kopf_tasks))
         self._spawn("reconciling", self._reconcile())
+        if parts.leadership is not None:
+            self._spawn("leadership", parts.leadership.keep())
         asked = asyncio.create_task(stop.asked.wait())
         await asyncio.wait([asked, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
         failed = [task for task in self._tasks if task.done()]
@@ -110,8 +115,25 @@ class _Operator:
             logger.error("%s: %s; the operator ends", self._ended, f"{type(error).__name__}: {error}" if error else "")
         else:
             logger.info("asked to end")
-        await self._stop_all(kopf_tasks, kopf_stop, ignored)
+        has_stopped = await self._stop_all(kopf_tasks, kopf_stop, ignored)
+        if parts.leadership is not None and has_stopped:  # else something may still be written
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_RELEASE_S):
+                    await parts.leadership.release()
         return stop.exit_code if stop.asked.is_set() else EXIT_FAULT
+
+    async def _lead(self) -> None:
+        """Where there are several operators, wait until it is this one that acts."""
+        parts = self._parts
+        if parts.leadership is None:
+            return
+        self._stands_by = True
+        parts.monitor.stand_by()
+        parts.metrics.leader.set(0)
+        await parts.leadership.acquire()
+        parts.metrics.leader.set(1)
+        parts.monitor.begin()
+        self._stands_by = False
 
     async def _reconcile(self) -> None:
         """Fill the cache, then act."""
@@ -186,8 +208,11 @@ class _Operator:
         kopf_tasks: Sequence[asyncio.Task[Any]] | Any,
         kopf_stop: asyncio.Event,
         ignored: set[asyncio.Task[Any]],
-    ) -> None:
-        """End all parts, first whoever writes, then the watches. What doesn't end in time ends with the process."""
+    ) -> bool:
+        """End all parts, first whoever writes, then the watches; return whether all have ended.
+
+        What doesn't end in time ends with the process.
+        """
         try:
             async with asyncio.timeout(self._timing.stop_timeout_s):
                 await self._parts.queue.stop()
@@ -205,15 +230,25 @@ class _Operator:
                 await asyncio.gather(*left, return_exceptions=True)
         except TimeoutError:
             logger.warning("not all parts ended in time")
+            return False
+        return True
 
     async def close(self) -> None:
         """Close what is open."""
-        await self._parts.client.close()
+        for client in self._parts.clients:
+            await client.close()
         await self._probes.close()
 
     def _unhealthy(self) -> str:
         if self._ended:
             return self._ended
+        if self._stands_by and self._parts.leadership is not None:
+            silence_s = self._parts.leadership.silence_s()
+            return (
+                f"nothing was heard of the Lease for {silence_s:.0f} s"
+                if silence_s > self._timing.watch_silence_s
+                else ""
+            )
         if self._ready and not self._parts.queue.is_alive:
             return "a worker of the queue ended"
         silence_s = self._parts.monitor.silence_s()
@@ -222,7 +257,7 @@ class _Operator:
         return ""
 
     def _unready(self) -> str:
-        return self._unhealthy() or ("" if self._ready else "the first list isn't complete")
+        return self._unhealthy() or ("" if self._ready or self._stands_by else "the first list isn't complete")
 
 
 def _calm_the_collector() -> None:

@@ -49,6 +49,10 @@ class ServerError(KubeError):
         return "failed calling webhook" in self.message
 
 
+class NotLeading(KubeError):
+    """Another operator may act by now: nothing was sent."""
+
+
 class TooManyRequests(KubeError):
     """429: the server did nothing, and asks for a pause."""
 

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import json
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ from rljob_operator.kube.client import Page, Propagation
 from rljob_operator.kube.connection import Connection
 from rljob_operator.kube.errors import (
     NetworkError,
+    NotLeading,
     ServerError,
     TooManyRequests,
     Unauthorized,
@@ -61,11 +62,23 @@ class _Request:
 
 
 class HttpClient:
-    """`KubeClient` on one session, closed by :meth:`close`."""
+    """`KubeClient` on one session, closed by :meth:`close`.
 
-    def __init__(self, connection: Connection, metrics: OperatorMetrics, *, timeout_s: float) -> None:
+    Args:
+        timeout_s: of one request.
+        may_write: asked before each write; one that may not be is `NotLeading`.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        metrics: OperatorMetrics,
+        *,
+        timeout_s: float,
+        may_write: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._connection, self._metrics = connection, metrics
-        self._timeout_s = timeout_s
+        self._timeout_s, self._may_write = timeout_s, may_write
         self._slots = asyncio.Semaphore(CONNECTIONS)
         self._sessions: list[aiohttp.ClientSession] = []
         self._generation = 0
@@ -110,6 +123,13 @@ class HttpClient:
             if not about.get("continue"):
                 return
             parameters["continue"] = about["continue"]
+
+    async def replace(self, body: KubeObject) -> KubeObject:
+        """Put ``body`` in the place of the object if that still has its `resourceVersion`."""
+        resource, about = resource_of(body["kind"]), body["metadata"]
+        path = resource.path(about["namespace"], about["name"])
+        parameters = {"fieldManager": "rljob-operator"}
+        return await self._json("update", "PUT", resource, path, parameters, body=body, accept=_METADATA)
 
     async def patch_status(self, namespace: str, name: str, body: KubeObject) -> KubeObject:
         """Merge ``body`` into a job's status."""
@@ -198,6 +218,8 @@ class HttpClient:
         raise AssertionError("unreachable")
 
     async def _once(self, request: _Request) -> bytes:
+        if request.method != "GET" and not self._may_write():
+            raise NotLeading(request.name, reason="another operator may act by now")
         session = await self._open()
         code: int | str = "error"
         try:

@@ -29,10 +29,12 @@ class Resource:
 RLJOBS = Resource(f"/apis/{GROUP}/{VERSION}", "rljobs")
 PODS = Resource("/api/v1", "pods")
 EVENTS = Resource("/api/v1", "events")
+LEASES = Resource("/apis/coordination.k8s.io/v1", "leases")
 
 _BY_KIND = {
     "Pod": PODS,
     "Event": EVENTS,
+    "Lease": LEASES,
     "Service": Resource("/api/v1", "services"),
     "ConfigMap": Resource("/api/v1", "configmaps"),
     "Secret": Resource("/api/v1", "secrets"),

@@ -4,7 +4,7 @@ Inside: `views`, an object trimmed to what the rules read; `cache`, what is know
 job is looked at when; `memory`, what is known of a job that stands in no object; `status`, the difference between two
 statuses; `execute`, the writes of a plan in their order; `verdicts`, what dry runs said; `events`, `progress` and
 `inspect`, which no pass waits for; `reconciler`, one pass over one job; `watches` and `resync`, whether the cache can
-be trusted.
+be trusted; `leadership`, which of several operators acts.
 
 May import: `rljob_operator.planner`, `rljob_operator.kube`, `rljob_operator.builders`, `rljob_operator.metrics`,
 `rljob_operator.settings`, `rlruntime.spec`, `rlruntime.errors`, aiohttp (in `progress` alone). Never kopf, which only

@@ -42,8 +42,19 @@ class WatchMonitor:
     ) -> None:
         self._monotonic, self._time = monotonic, time
         self._streams = {stream: _State(last_s=monotonic(), last_time=time()) for stream in expected}
+        self._stands_by = False
         self._open = asyncio.Event()
         self._gap = asyncio.Event()
+
+    def stand_by(self) -> None:
+        """There are to be no watches until `begin`."""
+        self._stands_by = True
+
+    def begin(self) -> None:
+        """The watches are about to be opened: silence counts from now on."""
+        self._stands_by = False
+        for state in self._streams.values():
+            state.last_s, state.last_time = self._monotonic(), self._time()
 
     def listed(self, stream: Stream) -> None:
         """A list was begun. The first is the beginning; a later one says that the watch could not be resumed."""
@@ -86,11 +97,15 @@ class WatchMonitor:
 
     def silence_s(self) -> float:
         """Return for how long the most silent watch has said nothing."""
+        if self._stands_by:
+            return 0.0
         now_s = self._monotonic()
         return max((now_s - state.last_s for state in self._streams.values()), default=0.0)
 
     def last_times(self) -> dict[str, float]:
-        """Return by resource when its most silent watch last said anything, in Unix time."""
+        """Return by resource when its most silent watch last said anything, in Unix time; empty where none is to be."""
+        if self._stands_by:
+            return {}
         found: dict[str, float] = {}
         for stream, state in self._streams.items():
             found[stream.resource] = min(state.last_time, found.get(stream.resource, state.last_time))

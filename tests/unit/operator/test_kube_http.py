@@ -19,6 +19,7 @@ from rljob_operator.kube.errors import (
     AlreadyExists,
     Conflict,
     NetworkError,
+    NotLeading,
     ServerError,
     TooManyRequests,
     Unauthorized,
@@ -67,11 +68,18 @@ class Server:
         return web.Response(status=code, body=json.dumps(document).encode(), headers=self.headers)
 
 
-def drive(folder: Path, server: Server, story: Story, registry: CollectorRegistry | None = None) -> Any:
+def drive(
+    folder: Path,
+    server: Server,
+    story: Story,
+    registry: CollectorRegistry | None = None,
+    may_write: Callable[[], bool] = lambda: True,
+) -> Any:
     async def run() -> Any:
         async with serving(server) as port:
             connection = await Connection.load(str(kubeconfig(folder, port)))
-            client = HttpClient(connection, OperatorMetrics(registry or CollectorRegistry()), timeout_s=0.5)
+            metrics = OperatorMetrics(registry or CollectorRegistry())
+            client = HttpClient(connection, metrics, timeout_s=0.5, may_write=may_write)
             try:
                 return await story(client)
             finally:
@@ -380,6 +388,32 @@ def test_a_login_that_is_refused_again_and_again_grows_rarer(tmp_path: Path) -> 
         return found
 
     assert asyncio.run(run()) == ["Bearer first", "Bearer third"]
+
+
+def test_a_replacement_is_guarded_by_the_version_that_it_is_based_on(tmp_path: Path) -> None:
+    about = {"name": "operator", "namespace": "rljob-system", "resourceVersion": "7"}
+    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": about, "spec": {}}
+    server = Server((200, {"metadata": about}))
+    assert drive(tmp_path, server, lambda client: client.replace(lease)) == {"metadata": about}
+    path = "/apis/coordination.k8s.io/v1/namespaces/rljob-system/leases/operator?fieldManager=rljob-operator"
+    assert server.asked == [("PUT", path, lease)]
+
+
+def test_nothing_is_written_by_a_client_that_may_not_write_any_more(tmp_path: Path) -> None:
+    server = Server((200, {"metadata": {}}))
+
+    async def story(client: HttpClient) -> None:
+        for write in (
+            client.create(POD),
+            client.patch_status("team-a", "ppo", {}),
+            client.delete(PODS, "team-a", "a", uid="u"),
+        ):
+            with pytest.raises(NotLeading):
+                await write
+        assert await client.get(PODS, "team-a", "a") == {"metadata": {}}
+
+    drive(tmp_path, server, story, may_write=lambda: False)
+    assert [method for method, _, _ in server.asked] == ["GET"]
 
 
 @pytest.mark.parametrize(
