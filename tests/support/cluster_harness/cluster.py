@@ -129,10 +129,15 @@ class Cluster:
 
     def service_account_kubeconfig(self, namespace: str, name: str, *, valid_s: int = 24 * 3600) -> Path:
         """Return the kubeconfig of a service account, which is made if it isn't there."""
+        token = self.service_account_token(namespace, name, valid_s=valid_s)
+        return self.token_kubeconfig(f"{namespace}-{name}", token)
+
+    def service_account_token(self, namespace: str, name: str, *, valid_s: int = 24 * 3600) -> str:
+        """Return a token of a service account, which is made if it isn't there."""
         self.create_service_account(namespace, name)
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
-        token = self.api.create(path, {"spec": {"expirationSeconds": valid_s}})["status"]["token"]
-        return self.token_kubeconfig(f"{namespace}-{name}", token)
+        token: str = self.api.create(path, {"spec": {"expirationSeconds": valid_s}})["status"]["token"]
+        return token
 
     def token_kubeconfig(self, name: str, token: str) -> Path:
         """Return the kubeconfig of whoever bears a token."""

@@ -21,8 +21,8 @@ from cluster_harness.errors import ClusterError
 from cluster_harness.processes import Guard, Process
 from cluster_harness.reservations import Reservations
 
-SERVICE_NETWORK = "10.96.0.0/16"
-POD_NETWORK = "10.244.0.0/16"
+SERVICE_PORT = 443
+"""Port of the Service under which pods know the API server."""
 _ATTEMPTS = 5
 _READY_DEADLINE_S = 90.0
 _READY_EVERY_S = 0.02
@@ -40,6 +40,8 @@ class Settings:
     """Runs the scheduler: without it pods stay pending."""
     audit_users: Sequence[str] = ()
     """Users whose requests are recorded, all verbs, such as ``system:serviceaccount:NAMESPACE:NAME``; ``*`` for all."""
+    audit_bodies: bool = False
+    """Records what these requests and their answers held too, but for Secrets."""
     feature_gates: dict[str, bool] = field(default_factory=dict)
     """Given to all components."""
     apiserver_arguments: Sequence[str] = ()
@@ -63,6 +65,10 @@ class ControlPlane(Cluster):
         self._programs = binaries.find(wanted, report)
         self.guard = Guard()
         self.reservations = Reservations()
+        number = self.reservations.number("services")
+        self._service_network = f"10.96.{number}.0/24"
+        self.service_address = f"10.96.{number}.1"
+        """Address of the Service under which pods know the API server; nodes pass on what comes to it."""
         self.authority = Authority("rljob-test-cluster")
         self._processes: dict[str, Process] = {}
         self.started_in_s = 0.0
@@ -163,7 +169,8 @@ class ControlPlane(Cluster):
             self._processes["kube-scheduler"] = self._start_scheduler()
 
     def _write_keys(self, folder: Path) -> None:
-        write_pair(folder / "apiserver", self.authority.issue("kube-apiserver", hosts=_HOSTS, addresses=["127.0.0.1"]))
+        addresses = ["127.0.0.1", self.service_address]
+        write_pair(folder / "apiserver", self.authority.issue("kube-apiserver", hosts=_HOSTS, addresses=addresses))
         write_pair(folder / "kubelet-client", self.authority.issue("apiserver", groups=["system:masters"]))
         (folder / "ca.crt").write_bytes(self.authority.certificate)
         key = signing_key()
@@ -202,14 +209,14 @@ class ControlPlane(Cluster):
             "service-account-issuer": "https://kubernetes.default.svc",
             "service-account-key-file": folder / "service-accounts.pub",
             "service-account-signing-key-file": folder / "service-accounts.key",
-            "service-cluster-ip-range": SERVICE_NETWORK,
+            "service-cluster-ip-range": self._service_network,
             "authorization-mode": "Node,RBAC",
             "allow-privileged": "true",
             **self._gates(),
         }
         if self.settings.audit_users:
             policy = folder / "audit-policy.yaml"
-            policy.write_text(yaml.safe_dump(_audit_policy(self.settings.audit_users)))
+            policy.write_text(yaml.safe_dump(_audit_policy(self.settings)))
             arguments |= {"audit-policy-file": policy, "audit-log-path": folder / "audit.log"}
         return self.guard.start(
             "kube-apiserver",
@@ -305,13 +312,15 @@ def _base64(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
 
-def _audit_policy(users: Sequence[str]) -> dict[str, Any]:
-    rule: dict[str, Any] = {"level": "Metadata"}
-    if "*" not in users:
-        rule["users"] = list(users)
+def _audit_policy(settings: Settings) -> dict[str, Any]:
+    users = {} if "*" in settings.audit_users else {"users": list(settings.audit_users)}
+    secrets = {"resources": [{"group": "", "resources": ["secrets"]}]}
+    rules: list[dict[str, Any]] = [{"level": "Metadata", **users}]
+    if settings.audit_bodies:
+        rules = [{"level": "Metadata", **users, **secrets}, {"level": "RequestResponse", **users}]
     return {
         "apiVersion": "audit.k8s.io/v1",
         "kind": "Policy",
         "omitStages": ["RequestReceived", "ResponseStarted"],
-        "rules": [rule, {"level": "None"}],
+        "rules": [*rules, {"level": "None"}],
     }

@@ -33,15 +33,15 @@ def require_node_rights() -> None:
         raise Unavailable(f"a real node needs cgroups, and can't write to {CGROUPS}")
 
 
-def make_bridge(name: str, address: str) -> None:
-    """Make a network bridge with an address such as ``10.244.0.1/24``, and let packets pass from it to other bridges.
+def make_bridge(name: str, *addresses: str) -> None:
+    """Make a network bridge with addresses such as ``10.244.0.1/24``, and let packets pass from it to other bridges.
 
     Raises:
         ClusterError: the machine refuses.
     """
     for command in (
         ["ip", "link", "add", name, "type", "bridge"],
-        ["ip", "address", "add", address, "dev", name],
+        *(["ip", "address", "add", address, "dev", name] for address in addresses),
         ["ip", "link", "set", name, "up"],
     ):
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)

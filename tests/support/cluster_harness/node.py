@@ -16,12 +16,13 @@ import yaml
 from cluster_harness import binaries, products
 from cluster_harness.api import ApiError, JsonObject
 from cluster_harness.cluster import wait_for, write_kubeconfig
-from cluster_harness.control_plane import ControlPlane, write_pair
+from cluster_harness.control_plane import SERVICE_PORT, ControlPlane, write_pair
 from cluster_harness.errors import ClusterError
 from cluster_harness.images import PAUSE, host_folders, write_images
 from cluster_harness.leftovers import CGROUPS
 from cluster_harness.machine import make_bridge, make_cgroup, require_node_rights
 from cluster_harness.processes import Guard, Process
+from cluster_harness.relay import relay_command
 
 _KUBELET_PORT = 10250
 _READY_DEADLINE_S = 90.0
@@ -57,7 +58,7 @@ class Node:
         self._programs = binaries.find(products.NODE, report)
         number = control_plane.reservations.number("node")
         self._bridge, self._cgroup = f"rlj{number}", f"rljob-{number}"
-        self._subnet, self.address = f"10.244.{number}.0/24", f"10.244.{number}.1"
+        self.subnet, self.address = f"10.244.{number}.0/24", f"10.244.{number}.1"
         self._settings = {"nodeLeaseDurationSeconds": lease_s, "nodeStatusUpdateFrequency": "2s", **(kubelet or {})}
         self.guard = Guard(cgroup=self._cgroup, bridge=self._bridge)
         try:
@@ -65,6 +66,7 @@ class Node:
             self.containerd = self._start_containerd()
             self._load_images()
             self.dns = self._start_dns()
+            self._start_relay()
             self.kubelet = self._start_kubelet()
             self._wait_ready()
         except BaseException:
@@ -138,12 +140,12 @@ class Node:
         for name in ("containerd-shim-runc-v2", "runc"):
             (folder / "bin" / name).symlink_to(self._programs[name])
         make_cgroup(self._cgroup)
-        make_bridge(self._bridge, f"{self.address}/24")
+        make_bridge(self._bridge, f"{self.address}/24", f"{self._control_plane.service_address}/32")
         (folder / "cni" / "conf" / "10-bridge.conflist").write_text(json.dumps(self._network()))
         self._write_identity()
 
     def _network(self) -> JsonObject:
-        ranges = [[{"subnet": self._subnet}]]
+        ranges = [[{"subnet": self.subnet}]]
         addresses = {
             "type": "host-local",
             "dataDir": str(self.guard.folder / "cni" / "data"),
@@ -216,6 +218,11 @@ class Node:
             f"  kubernetes cluster.local {{\n    kubeconfig {self._control_plane.kubeconfig}\n    ttl 1\n  }}\n}}\n"
         )
         return self.guard.start("coredns", [self._programs["coredns"], "-conf", corefile])
+
+    def _start_relay(self) -> Process:
+        """Pods reach the API server at the address of its Service, which is one of this node's."""
+        command = relay_command(self._control_plane.service_address, SERVICE_PORT, self._control_plane.port)
+        return self.guard.start("relay", command)
 
     def _start_kubelet(self) -> Process:
         folder = self.guard.folder
