@@ -37,7 +37,7 @@ def frame(
     notes = notes_of(jobs, now, trouble)[: max(0, height - 4)]
     room = max(1, height - 3 - len(notes))  # of the counts, the header, and the line that the cursor is in
     shown = jobs if len(jobs) <= room else jobs[: room - 1]
-    lines = [[Cell(cut_line(f"{counts(jobs)}  ({place}, {now:%H:%M:%S})", width, unicode=unicode), "bold")]]
+    lines = [[Cell(cut_line(f"{place}, {now:%H:%M:%S}: {counts(jobs)}", width, unicode=unicode), "bold")]]
     if shown:
         lines += table(shown, now, width, all_namespaces=all_namespaces, unicode=unicode)
     if len(shown) < len(jobs):

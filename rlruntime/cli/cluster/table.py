@@ -14,9 +14,11 @@ from rlruntime.cli.numbers import age, duration, number, short
 _GAP = "  "
 _NOTHING = "-"
 _BAR_CELLS = 20
+_EASY_CELLS = 16
+_EIGHTHS = " ▏▎▍▌▋▊▉"
 _PHASE_STYLES = {
-    "Running": "green", "Succeeded": "green dim", "Failed": "red", "Suspended": "dim", "Suspending": "yellow",
-    "Pending": "yellow", "Restarting": "yellow",
+    "Running": "green", "Pending": "yellow", "Restarting": "yellow", "Suspending": "yellow", "Suspended": "dim",
+    "Failed": "red", "Succeeded": "green dim",
 }  # fmt: skip
 
 
@@ -49,6 +51,10 @@ def _progress(job: JobView, _now: datetime) -> str:
     return "" if job.percent is None else f"{job.percent}%"
 
 
+def _reason(job: JobView, _now: datetime) -> str:
+    return "" if job.reason in (job.phase, "Completed") else job.reason
+
+
 def _known(value: float | None, words: Callable[[float], str]) -> str:
     return "" if value is None else words(value)
 
@@ -56,13 +62,13 @@ def _known(value: float | None, words: Callable[[float], str]) -> str:
 _NAMESPACE = Column("NAMESPACE", lambda job, _: job.namespace, least=8)
 _NAME = Column("NAME", lambda job, _: job.name, least=12)
 _PHASE = Column("PHASE", lambda job, _: job.phase or _NOTHING, least=10)
-_REASON = Column("REASON", lambda job, _: job.reason, least=13, optional=True)
+_REASON = Column("REASON", _reason, least=13, optional=True)
 _PROGRESS = Column("PROGRESS", _progress, least=9)
 _FRAMES = Column("FRAMES", lambda job, _: _known(job.frames, short), right=True)
 _REWARD = Column("REWARD", lambda job, _: _known(job.reward, number), right=True)
 _RATE = Column("FPS", lambda job, _: _known(job.frames_per_second, short), right=True)
 _LEFT = Column("LEFT", lambda job, _: _known(job.remaining_seconds, duration), right=True, optional=True)
-_RESTARTS = Column("RESTARTS", lambda job, _: str(job.restarts), right=True)
+_RESTARTS = Column("RST", lambda job, _: str(job.restarts), right=True)
 _AGE = Column("AGE", lambda job, now: _known(job.age_s(now), age), right=True)
 
 _ORDER = (_NAMESPACE, _NAME, _PHASE, _REASON, _PROGRESS, _FRAMES, _REWARD, _RATE, _LEFT, _RESTARTS, _AGE)
@@ -130,14 +136,14 @@ def text_of(line: Line) -> str:
 
 
 def counts(jobs: Sequence[JobView]) -> str:
-    """Return how many jobs there are, and in which phases: ``3 jobs: 2 Running, 1 Succeeded``."""
+    """Return how many jobs there are, and in which phases: ``3 jobs, 2 Running, 1 Succeeded``."""
     found: dict[str, int] = {}
     for job in jobs:
         phase = job.phase or "not seen yet"
         found[phase] = found.get(phase, 0) + 1
     order = [*_PHASE_STYLES, *sorted(found.keys() - _PHASE_STYLES.keys())]
-    parts = ", ".join(f"{found[phase]} {phase}" for phase in order if phase in found)
-    return f"{'1 job' if len(jobs) == 1 else f'{len(jobs)} jobs'}: {parts}" if jobs else "no jobs"
+    parts = [f"{found[phase]} {phase}" for phase in order if phase in found]
+    return ", ".join(["1 job" if len(jobs) == 1 else f"{len(jobs)} jobs", *parts]) if jobs else "no jobs"
 
 
 def cut_line(text: str, width: int, *, unicode: bool = True) -> str:
@@ -158,7 +164,8 @@ def _fit(columns: list[Column], natural: dict[Column, int], width: int) -> dict[
         if leaves in kept:
             kept.remove(leaves)
         gaps = len(_GAP) * (len(kept) - 1)
-        least = {column: min(natural[column], column.least or natural[column]) for column in kept}
+        easy = _LEFT in kept or _FRAMES in kept
+        least = {column: _least(column, natural[column], easy=easy) for column in kept}
         if sum(least.values()) + gaps <= width:
             widths = {column: natural[column] for column in kept}
             while sum(widths.values()) + gaps > width:  # the one that has the most to give gives a cell
@@ -166,6 +173,13 @@ def _fit(columns: list[Column], natural: dict[Column, int], width: int) -> dict[
                 widths[longest] -= 1
             return widths
     return {_NAME: max(0, min(natural[_NAME], width))}
+
+
+def _least(column: Column, natural: int, *, easy: bool) -> int:
+    """Return the cells that a column needs, more where none is to be squeezed for others that are nice to have."""
+    if column.least is None:
+        return natural
+    return min(natural, max(column.least, _EASY_CELLS) if easy else column.least)
 
 
 def _cells(column: Column, job: JobView, text: str, cells: int, unicode: bool) -> list[Cell]:
@@ -180,11 +194,13 @@ def _bar(job: JobView, cells: int, unicode: bool) -> list[Cell]:
     """Return a bar with its percents: ``████░░░░  40%``."""
     if job.percent is None:
         return [Cell(" " * cells)]
-    full, empty = ("█", "░") if unicode else ("#", ".")
     length = cells - len(" 100%")
-    filled = min(length, max(0, job.percent) * length // 100)
+    eighths = min(100, max(0, job.percent)) * length * 8 // 100
+    whole, rest = divmod(eighths, 8)
+    full = "█" * whole + (_EIGHTHS[rest] if rest else "") if unicode else "#" * whole
+    empty = ("░" if unicode else ".") * (length - len(full))
     style = {"Failed": "red", "Succeeded": "green dim", "Running": "green"}.get(job.phase, "yellow")
-    return [Cell(full * filled, style), Cell(empty * (length - filled), "dim"), Cell(f"{job.percent:>4}%")]
+    return [Cell(full, style), Cell(empty, "dim"), Cell(f"{job.percent:>4}%")]
 
 
 def _joined(row: list[list[Cell]]) -> Line:

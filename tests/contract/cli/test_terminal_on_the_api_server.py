@@ -132,10 +132,10 @@ def test_a_terminal_of_eighty_columns_follows_the_jobs_and_is_left_as_it_was(clu
         terminal.wait(lambda text: "41%" in text, "the change is shown")
         cluster.api.delete(f"{JOBS.format(jobs)}/sac-late")
         terminal.forget()
-        terminal.wait(lambda text: "2 jobs: 1 Running, 1 not seen yet" in text, "the deletion is shown")
+        terminal.wait(lambda text: "2 jobs, 1 Running, 1 not seen yet" in text, "the deletion is shown")
         assert max(len(row) for row in rows(terminal.text)) <= 80
         terminal.resize(40)
-        terminal.wait(lambda text: "2 jobs: 1 Running" in text.rpartition("\x1b[2J")[2], "it is painted anew")
+        terminal.wait(lambda text: "2 jobs, 1 R" in text.rpartition("\x1b[2J")[2], "it is painted anew")
         terminal.forget()
         terminal.wait(lambda text: text.count("ppo-cartpole") >= 2, "the narrow table")
         assert max(len(row) for row in rows(terminal.text)) <= 40

@@ -56,19 +56,19 @@ def shown(width: int, jobs: list[JobView] = JOBS, **options: Any) -> list[str]:
 
 def test_eighty_columns_hold_what_matters() -> None:
     assert shown(80) == [
-        "NAME           PHASE    REASON          PROGRESS    REWARD    FPS  RESTARTS  AGE",
-        "ppo-cartpole   Running                  ██░░░  40%   288.1  11.2k         0  40s",
-        "dqn            Pending  Unschedulable                                     0   2h",
-        "sac-pe…e-0001  Failed   BackoffLimitE…  ████░  83%  -412.7                5   1d",
+        "NAME             PHASE    REASON            PROGRESS     REWARD    FPS  RST  AGE",
+        "ppo-cartpole     Running                    ██▍░░░  40%   288.1  11.2k    0  40s",
+        "dqn              Pending  Unschedulable                                   0   2h",
+        "sac-pen…me-0001  Failed   BackoffLimitExc…  ████▉░  83%  -412.7           5   1d",
     ]
 
 
 def test_a_wide_terminal_holds_everything() -> None:
     assert shown(160, all_namespaces=True) == [
-        "NAMESPACE              NAME                                 PHASE    REASON                PROGRESS                   FRAMES  REWARD    FPS  LEFT  RESTARTS  AGE",
-        "team-a                 ppo-cartpole                         Running                        ████████░░░░░░░░░░░░  40%   40.4k   288.1  11.2k  1:05         0  40s",
-        "team-a                 dqn                                  Pending  Unschedulable                                                                        0   2h",
-        "team-with-a-long-name  sac-pendulum-of-a…ry-long-name-0001  Failed   BackoffLimitExceeded  ████████████████░░░░  83%   16.6k  -412.7                      5   1d",
+        "NAMESPACE              NAME                                   PHASE    REASON                PROGRESS                   FRAMES  REWARD    FPS  LEFT  RST  AGE",
+        "team-a                 ppo-cartpole                           Running                        ████████░░░░░░░░░░░░  40%   40.4k   288.1  11.2k  1:05    0  40s",
+        "team-a                 dqn                                    Pending  Unschedulable                                                                   0   2h",
+        "team-with-a-long-name  sac-pendulum-of-a-very-long-name-0001  Failed   BackoffLimitExceeded  ████████████████▌░░░  83%   16.6k  -412.7                 5   1d",
     ]
 
 
@@ -86,18 +86,18 @@ def test_no_line_is_wider_than_the_terminal(width: int, all_namespaces: bool) ->
 def test_a_narrow_terminal_still_names_jobs_by_both_their_ends() -> None:
     assert shown(40) == [
         "NAME          PHASE    PROGRESS   REWARD",
-        "ppo-cartpole  Running  █░░░  40%   288.1",
+        "ppo-cartpole  Running  █▌░░  40%   288.1",
         "dqn           Pending",
-        "sac-pe…-0001  Failed   ███░  83%  -412.7",
+        "sac-pe…-0001  Failed   ███▎  83%  -412.7",
     ]
 
 
 def test_characters_two_cells_wide_keep_columns_in_line() -> None:
     jobs = [view("作業", phase="実行", progress={"percent": 7}), view("b", phase="Running", progress={"percent": 100})]
     assert shown(60, jobs) == [
-        "NAME  PHASE    PROGRESS   FRAMES  REWARD  FPS  RESTARTS  AGE",
-        "作業  実行     ░░░░   7%                              0   1m",
-        "b     Running  ████ 100%                              0   1m",
+        "NAME  PHASE    PROGRESS                REWARD  FPS  RST  AGE",
+        "作業  実行     █▏░░░░░░░░░░░░░░░   7%                 0   1m",
+        "b     Running  █████████████████ 100%                 0   1m",
     ]
 
 
@@ -187,8 +187,8 @@ def test_reversed_numbers_begin_with_the_smallest_and_still_end_with_what_is_not
 
 
 def test_counts_name_phases_in_a_fixed_order() -> None:
-    assert counts([PENDING, FAILED, RUNNING, view("new")]) == "4 jobs: 1 Running, 1 Failed, 1 Pending, 1 not seen yet"
-    assert counts([RUNNING]) == "1 job: 1 Running"
+    assert counts([PENDING, FAILED, RUNNING, view("new")]) == "4 jobs, 1 Running, 1 Pending, 1 Failed, 1 not seen yet"
+    assert counts([RUNNING]) == "1 job, 1 Running"
     assert counts([]) == "no jobs"
 
 
@@ -196,7 +196,7 @@ def test_a_frame_is_lower_than_the_terminal_and_counts_what_has_no_room() -> Non
     many = [view(f"job-{number:02}", phase="Running") for number in range(30)]
     lines = [text_of(line) for line in frame(many, NOW, 80, 10, place="namespace team-a")]
     assert len(lines) == 9
-    assert lines[0] == "30 jobs: 30 Running  (namespace team-a, 14:02:11)"
+    assert lines[0] == "namespace team-a, 14:02:11: 30 jobs, 30 Running"
     assert lines[-1] == "and 24 more"
 
 
