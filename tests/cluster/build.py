@@ -16,9 +16,8 @@ from cluster_harness.errors import ClusterError
 
 def main() -> int:
     """Build them, and return the exit code."""
-    wanted = (*products.API_SERVER, *products.CONTROLLERS, *products.SIMULATED_NODES, *products.NODE)
     try:
-        binaries.find(wanted)
+        binaries.find(products.EVERYTHING)
     except ClusterError as error:
         print(f"build.py: {error}", file=sys.stderr)
         return 1

@@ -85,6 +85,7 @@ def _build(program: Program, target: Path, cache: Path) -> None:
     environment = {} if program.product == "kubernetes" else {"CGO_ENABLED": "0"}
     if program.tags:
         flags += ["-tags", program.tags]
+    if program.needs_c:
         environment = c_environment(cache)
     target.parent.mkdir(exist_ok=True)
     build(

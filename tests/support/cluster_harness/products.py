@@ -31,7 +31,9 @@ class Program:
     version_arguments: tuple[str, ...] | None = ("--version",)
     """Arguments that make it print its version; None where only our own build is taken."""
     tags: str = ""
-    """Build tags; those of a program that needs C are not empty."""
+    """Build tags."""
+    needs_c: bool = False
+    """Whether it is built with a C compiler and libseccomp."""
 
     @property
     def version(self) -> str:
@@ -52,6 +54,8 @@ class Program:
     @property
     def linker_flags(self) -> str:
         """What the linker is told; without its version Kubernetes calls itself by one that its own clients refuse."""
+        if self.product == "helm":
+            return f"-s -w -X helm.sh/helm/v4/internal/version.version={self.version}"
         if self.product != "kubernetes":
             return "-s -w"
         major, minor = self.minor.split(".")
@@ -86,6 +90,7 @@ def _program(name: str, module: str, package: str, product: str, **more: object)
 
 _CONTAINERD = "github.com/containerd/containerd/v2"
 _CNI = "github.com/containernetworking/plugins"
+_DISCOVERY = "remove_all_sd,enable_kubernetes_sd"
 
 PROGRAMS = {
     program.name: program
@@ -112,10 +117,23 @@ PROGRAMS = {
         _program("bridge", _CNI, "/plugins/main/bridge", "cni", version_arguments=None),
         _program("loopback", _CNI, "/plugins/main/loopback", "cni", version_arguments=None),
         _program("host-local", _CNI, "/plugins/ipam/host-local", "cni", version_arguments=None),
-        _program("runc", "github.com/opencontainers/runc", "", "runc", tags="seccomp"),
+        _program("runc", "github.com/opencontainers/runc", "", "runc", tags="seccomp", needs_c=True),
         _program("pause", "rljob.io/tests/pause", "", "pause", version_arguments=None),
         _program("coredns", "github.com/coredns/coredns", "", "coredns", version_arguments=("-version",)),
         _program("kwok", "sigs.k8s.io/kwok", "/cmd/kwok", "kwok"),
+        _program("helm", "helm.sh/helm/v4", "/cmd/helm", "helm", version_arguments=("version", "--short")),
+        _program(
+            "kube-network-policies",
+            "sigs.k8s.io/kube-network-policies",
+            "/cmd",
+            "kube-network-policies",
+            version_arguments=None,
+        ),
+        # Of the ways to find targets, Kubernetes' alone is built in: clouds' clients take minutes.
+        *(
+            _program(name, "github.com/prometheus/prometheus", f"/cmd/{name}", "prometheus", tags=_DISCOVERY)
+            for name in ("prometheus", "promtool")
+        ),
     )
 }
 
@@ -134,4 +152,7 @@ NODE = (
     "pause",
 )
 SIMULATED_NODES = ("kwok",)
-EVERYTHING = (*API_SERVER, *CONTROLLERS, *NODE, *SIMULATED_NODES)
+HELM = ("helm",)
+NETWORK_POLICIES = ("kube-network-policies",)
+PROMETHEUS = ("prometheus", "promtool")
+EVERYTHING = (*API_SERVER, *CONTROLLERS, *NODE, *SIMULATED_NODES, *HELM, *NETWORK_POLICIES, *PROMETHEUS)
