@@ -1,0 +1,90 @@
+{{/* Names. */}}
+
+{{- define "rljob.name" -}}
+{{ .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "rljob.fullname" -}}
+{{- $name := .Values.nameOverride | default .Chart.Name -}}
+{{- if .Values.fullnameOverride -}}
+{{ .Values.fullnameOverride | trunc 46 | trimSuffix "-" }}
+{{- else if contains $name .Release.Name -}}
+{{ .Release.Name | trunc 46 | trimSuffix "-" }}
+{{- else -}}
+{{ printf "%s-%s" .Release.Name $name | trunc 46 | trimSuffix "-" }}
+{{- end -}}
+{{- end }}
+
+{{/* Name of the operator's own objects. */}}
+{{- define "rljob.operator" -}}
+{{ include "rljob.fullname" . }}-operator
+{{- end }}
+
+{{- define "rljob.account" -}}
+{{ .Values.serviceAccount.name | default (ternary (include "rljob.operator" .) "default" .Values.serviceAccount.create) }}
+{{- end }}
+
+{{/* Labels that never change: those by which the Deployment knows its pods. */}}
+{{- define "rljob.selector" -}}
+app.kubernetes.io/name: {{ include "rljob.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: operator
+{{- end }}
+
+{{/* Labels of every object. */}}
+{{- define "rljob.labels" -}}
+{{- $own := dict
+  "app.kubernetes.io/name" (include "rljob.name" .)
+  "app.kubernetes.io/instance" .Release.Name
+  "app.kubernetes.io/version" .Chart.AppVersion
+  "app.kubernetes.io/managed-by" .Release.Service
+  "app.kubernetes.io/part-of" "rljob"
+  "helm.sh/chart" (printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") | trunc 63) }}
+{{- toYaml (merge $own .Values.commonLabels) }}
+{{- end }}
+
+{{/* Values. */}}
+
+{{/* An image as one word. Arguments: the image's values, the chart's root. */}}
+{{- define "rljob.image" -}}
+{{- $image := index . 0 -}}
+{{- if $image.digest -}}
+{{ $image.repository }}@{{ $image.digest }}
+{{- else -}}
+{{ $image.repository }}:{{ $image.tag | default (index . 1).Chart.AppVersion }}
+{{- end -}}
+{{- end }}
+
+{{/* Labels as KEY=VALUE,KEY=VALUE in the order of their keys. */}}
+{{- define "rljob.pairs" -}}
+{{- $pairs := list -}}
+{{- range $key, $value := . -}}
+{{- $pairs = append $pairs (printf "%s=%s" $key $value) -}}
+{{- end -}}
+{{ join "," $pairs }}
+{{- end }}
+
+{{/* Where the job of `helm test` runs. */}}
+{{- define "rljob.smokeNamespace" -}}
+{{ .Values.smokeTest.namespace | default (first (append .Values.watch.namespaces .Release.Namespace)) }}
+{{- end }}
+
+{{/* What doesn't fit together. */}}
+{{- define "rljob.check" -}}
+{{- $scraper := .Values.networkPolicies.scraper -}}
+{{- if and $scraper.podSelector (not $scraper.namespaceSelector) -}}
+{{- fail "networkPolicies.scraper.podSelector needs networkPolicies.scraper.namespaceSelector: say in which namespace these pods are" -}}
+{{- end -}}
+{{- if and .Values.metrics.podMonitor.enabled .Values.networkPolicies.jobs.enabled (not $scraper.namespaceSelector) -}}
+{{- fail "metrics.podMonitor.enabled lets Prometheus scrape jobs, and networkPolicies.jobs.enabled keeps it out: set networkPolicies.scraper.namespaceSelector to the labels of its namespace, or networkPolicies.jobs.enabled to false" -}}
+{{- end -}}
+{{- if and .Values.metrics.serviceMonitor.enabled .Values.networkPolicies.operator.enabled (not $scraper.namespaceSelector) -}}
+{{- fail "metrics.serviceMonitor.enabled lets Prometheus scrape the operator, and networkPolicies.operator.enabled keeps it out: set networkPolicies.scraper.namespaceSelector to the labels of its namespace, or networkPolicies.operator.enabled to false" -}}
+{{- end -}}
+{{- if and .Values.metrics.serviceMonitor.enabled (not .Values.metrics.service.enabled) -}}
+{{- fail "metrics.serviceMonitor.enabled needs metrics.service.enabled: it scrapes the pods behind that Service" -}}
+{{- end -}}
+{{- if and .Values.smokeTest.namespace .Values.watch.namespaces (not (has .Values.smokeTest.namespace .Values.watch.namespaces)) -}}
+{{- fail (printf "smokeTest.namespace %s is none of watch.namespaces: the operator would not act there" .Values.smokeTest.namespace) -}}
+{{- end -}}
+{{- end }}

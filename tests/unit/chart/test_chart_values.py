@@ -1,0 +1,146 @@
+"""Values that are refused, with words that say which and why; and the reference that is made from them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from cluster_harness import products
+from helm import CHART, ROOT, Helm, tool
+
+TOOL = tool("chart_values")
+
+
+@pytest.mark.programs(*products.HELM)
+@pytest.mark.parametrize(
+    ("values", "place", "words"),
+    [
+        ({"replicas": 2}, "at ''", "additional properties 'replicas' not allowed"),
+        ({"replicaCount": 3}, "/replicaCount", "maximum: got 3, want 2"),
+        ({"replicaCount": "2"}, "/replicaCount", "got string, want integer"),
+        ({"crds.kept": True}, "/crds", "additional properties 'kept' not allowed"),
+        ({"watch.namespaces": "team-a"}, "/watch/namespaces", "got string, want array"),
+        ({"watch.namespaces": ["Team_A"]}, "/watch/namespaces/0", "does not match pattern"),
+        ({"image": "rljob-operator:1"}, "/image", "got string, want object"),
+        ({"image.pullPolicy": "Sometimes"}, "/image/pullPolicy", "must be one of 'Always', 'IfNotPresent', 'Never'"),
+        ({"image.digest": "sha256:1"}, "/image/digest", "does not match pattern"),
+        ({"operator.logFormat": "xml"}, "/operator/logFormat", "must be one of 'json', 'text'"),
+        ({"operator.workers": 0}, "/operator/workers", "minimum: got 0, want 1"),
+        ({"operator.extraEnv": [{"value": "x"}]}, "/operator/extraEnv/0", "missing property 'name'"),
+        ({"metrics.port": 80}, "/metrics/port", "minimum: got 80, want 1,024"),
+        ({"metrics.podMonitor.interval": "often"}, "/metrics/podMonitor/interval", "does not match pattern"),
+        ({"networkPolicies.scraper.podSelector": {"app": "p"}}, "/podSelector", "properties 'app' not allowed"),
+        ({"networkPolicies.operator.apiServer.cidrs": ["all"]}, "/cidrs/0", "does not match pattern"),
+        ({"leaderElection.leaseSeconds": 1}, "/leaderElection/leaseSeconds", "minimum: got 1, want 5"),
+        ({"probes.liveness.httpGet": {}}, "/probes/liveness", "additional properties 'httpGet' not allowed"),
+    ],
+)
+def test_a_value_that_can_not_be_is_refused_with_its_place(
+    helm: Helm, values: dict[str, Any], place: str, words: str
+) -> None:
+    refusal = helm.refusal(values)
+    assert place in refusal
+    assert words in refusal
+
+
+@pytest.mark.programs(*products.HELM)
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (
+            {"metrics.podMonitor.enabled": True},
+            "networkPolicies.jobs.enabled keeps it out: set networkPolicies.scraper.namespaceSelector",
+        ),
+        (
+            {"metrics.serviceMonitor.enabled": True, "networkPolicies.operator.enabled": True},
+            "networkPolicies.operator.enabled keeps it out: set networkPolicies.scraper.namespaceSelector",
+        ),
+        (
+            {"networkPolicies.scraper.podSelector": {"matchLabels": {"app": "p"}}},
+            "podSelector needs networkPolicies.scraper.namespaceSelector",
+        ),
+        (
+            {"metrics.serviceMonitor.enabled": True, "metrics.service.enabled": False},
+            "metrics.serviceMonitor.enabled needs metrics.service.enabled",
+        ),
+        (
+            {"smokeTest.namespace": "team-b", "watch.namespaces": ["team-a"]},
+            "smokeTest.namespace team-b is none of watch.namespaces",
+        ),
+    ],
+)
+def test_values_that_contradict_each_other_are_refused_with_a_way_out(
+    helm: Helm, values: dict[str, Any], words: str
+) -> None:
+    assert words in helm.refusal(values)
+
+
+@pytest.mark.programs(*products.HELM)
+def test_values_of_a_chart_around_this_one_are_taken(helm: Helm) -> None:
+    assert helm.template({"global": {"anything": 1}})
+
+
+def test_the_files_in_the_repository_are_the_generated_ones() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / "chart_values.py", "--check"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_every_structure_of_ours_is_closed() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    open_ones = [name for name, node in schema["properties"].items() if _is_open(node)]
+    assert schema["additionalProperties"] is False
+    assert open_ones == ["global", "resources", "affinity", "podSecurityContext", "securityContext"]
+
+
+def _is_open(node: dict[str, Any]) -> bool:
+    return node.get("type") == "object" and node.get("additionalProperties") is None
+
+
+VALUES = """\
+# How many.
+replicas: 1
+# All of it.
+image:
+  # Where it is.
+  name: x
+  tag: ""
+"""
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "replicas": {"type": "integer", "minimum": 1, "maximum": 2},
+        "image": {"type": "object", "properties": {"name": {"type": "string"}, "tag": {"type": "string"}}},
+    },
+}
+
+
+def test_comments_become_rows_and_descriptions() -> None:
+    values = TOOL.read_values(VALUES)
+    assert TOOL.page(values, SCHEMA).splitlines()[-3:] == [
+        "| `replicas` | integer, 1 to 2 | `1` | How many. |",
+        "| **`image`** | | | All of it. |",
+        '| `image.name` | string | `"x"` | Where it is. |',
+    ]
+    described = TOOL.with_descriptions(SCHEMA, values)
+    assert described["properties"]["image"]["properties"]["name"] == {"description": "Where it is.", "type": "string"}
+
+
+def test_a_value_without_a_comment_is_refused() -> None:
+    with pytest.raises(TOOL.ChartError, match=r"values.yaml: more has no comment above it"):
+        TOOL.read_values(f"{VALUES}more: 1\n")
+
+
+def test_a_value_that_the_schema_lacks_is_refused() -> None:
+    with pytest.raises(TOOL.ChartError, match=r"values.schema.json: more is missing"):
+        TOOL.with_descriptions(SCHEMA, TOOL.read_values(f"{VALUES}# More.\nmore: 1\n"))
+
+
+def test_a_value_that_only_the_schema_has_is_refused() -> None:
+    schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "old": {"type": "string", "description": "It was."}}}
+    with pytest.raises(TOOL.ChartError, match=r"values.schema.json: old is not in values.yaml"):
+        TOOL.with_descriptions(schema, TOOL.read_values(VALUES))
