@@ -217,10 +217,10 @@ def test_waiting_sees_each_job_arrive(api: PlayedApi, config: list[str], capsys:
     acting.start()
     assert main(["suspend", "one", "two", "--wait", "--timeout", "30", *config]) == 1
     acting.join(30)
-    assert sorted(capsys.readouterr().out.splitlines()) == [
-        "one: suspended, saved at 20,480 frames, after 0 s",
+    assert sorted(line.partition(" after ")[0] for line in capsys.readouterr().out.splitlines()) == [
+        "one: suspended, saved at 20,480 frames,",
         "one: suspending: each pod saves its state and goes",
-        "two: has failed after 0 s",
+        "two: has failed",
         "two: suspending: each pod saves its state and goes",
     ]
 
