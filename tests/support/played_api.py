@@ -24,9 +24,11 @@ class PlayedApi:
         """Methods and paths with their queries, in their order."""
         self.refuse: dict[str, tuple[int, str]] = {}
         """What is answered, code and message, where a path ends so."""
+        self.expired = False
+        """Whether the next watch is told that its version is too old."""
         self._objects: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
         self._logs: dict[str, list[bytes | None]] = defaultdict(list)
-        self._version = 100
+        self._version, self._generation = 100, 0
         self._changes: list[tuple[int, str, str, dict[str, Any]]] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="played-api", daemon=True)
@@ -46,6 +48,14 @@ class PlayedApi:
         """Add lines, each with its time in front, to a pod's log; ``ends``: it is whole."""
         added: list[bytes | None] = [f"{line}\n".encode() for line in lines]
         self._do(lambda: self._logs[pod].extend([*added, *([None] if ends else [])]))
+
+    def break_streams(self) -> None:
+        """Break the connections of all watches and logs that are open."""
+
+        def act() -> None:
+            self._generation += 1
+
+        self._do(act)
 
     def kubeconfig(self, path: Path, *, namespace: str = "team-a") -> Path:
         """Write a kubeconfig of this server, and return its path."""
@@ -133,20 +143,33 @@ class PlayedApi:
     async def _watch(self, request: web.Request, plural: str) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
-        version = int(request.query["resourceVersion"])
-        while True:
+        if self.expired:
+            self.expired = False
+            status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
+            await response.write(json.dumps({"type": "ERROR", "object": status}).encode() + b"\n")
+            return response
+        version, generation = int(request.query["resourceVersion"]), self._generation
+        while self._goes_on(request, generation):
             stirred = self._stirred
             for number, kind, of, item in list(self._changes):
                 if number > version and of == plural and _selected(item, request):
                     await response.write(json.dumps({"type": kind, "object": item}).encode() + b"\n")
                 version = max(version, number)
             await stirred.wait()
+        return response
+
+    def _goes_on(self, request: web.Request, generation: int) -> bool:
+        if generation == self._generation:
+            return True
+        assert request.transport is not None
+        request.transport.abort()
+        return False
 
     async def _give_log(self, request: web.Request, pod: str) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
-        position = 0
-        while True:
+        position, generation = 0, self._generation
+        while self._goes_on(request, generation):
             stirred, lines = self._stirred, self._logs[pod]
             while position < len(lines):
                 line = lines[position]
@@ -157,6 +180,7 @@ class PlayedApi:
             if "follow" not in request.query:
                 return response
             await stirred.wait()
+        return response
 
 
 def _selected(item: dict[str, Any], request: web.Request) -> bool:

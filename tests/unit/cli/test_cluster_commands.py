@@ -140,7 +140,9 @@ def follow(config: list[str], *options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_following_goes_over_a_restart_until_the_job_has_ended(api: PlayedApi, config: list[str]) -> None:
+def test_following_goes_over_broken_connections_and_restarts_until_the_job_has_ended(
+    api: PlayedApi, config: list[str]
+) -> None:
     api.put("rljobs", job())
     api.put("pods", pod())
     api.log("ppo-trainer-0-0", at(1, "one"))
@@ -149,6 +151,7 @@ def test_following_goes_over_a_restart_until_the_job_has_ended(api: PlayedApi, c
         assert process.stderr is not None
         try:
             assert process.stdout.readline() == "trainer-0 | one\n"
+            api.break_streams()
             api.log("ppo-trainer-0-0", at(2, "two"), ends=True)
             assert process.stdout.readline() == "trainer-0 | two\n"
             api.put("rljobs", job(phase="Restarting", reason="BackOff", message="trainer-0: exit code 1"))
