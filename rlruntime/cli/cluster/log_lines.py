@@ -66,7 +66,7 @@ def _frames(record: Mapping[str, Any], total_frames: int | None) -> str:
 
 
 def _split(record: Mapping[str, Any]) -> str:
-    """Return the largest phases and their percent of the time of this iteration, in their order."""
+    """Return the largest phases of this iteration, in their order, with their percent of its time; none of one alone."""
     seconds: dict[str, float] = {}
     for key in record:
         phase = names.whole_phase_of(key)
@@ -74,7 +74,7 @@ def _split(record: Mapping[str, Any]) -> str:
         if phase is not None and value is not None:
             seconds[phase] = value
     whole_s = sum(seconds.values())
-    if whole_s <= 0:
+    if whole_s <= 0 or len(seconds) < 2:
         return ""
     largest = sorted(seconds, key=lambda phase: -seconds[phase])[:_SHOWN_PHASES]
     shares = {phase: 100 * seconds[phase] / whole_s for phase in seconds if phase in largest}

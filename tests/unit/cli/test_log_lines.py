@@ -43,6 +43,10 @@ def line(**fields: object) -> str:
             "40,448 / 100,000 frames (40%)  11.2k frames/s  reward 288.1  evaluation 500.0"
             "  collect 27% · learn 60% · evaluate 13%",
         ),
+        (
+            line(event="iteration", frames=20294, **{"evaluation/reward_mean": 442.6, "time/evaluate_s": 0.5}),
+            "20,294 / 100,000 frames (20%)  evaluation 442.6",
+        ),
         (line(event="iteration", frames="many"), ""),
     ],
 )  # fmt: skip

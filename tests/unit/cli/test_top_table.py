@@ -4,7 +4,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -219,3 +222,10 @@ def test_a_display_that_is_not_up_to_date_says_so() -> None:
     assert notes_of([silent], NOW, "the API server can't be reached") == [
         "not up to date: the API server can't be reached; trying again"
     ]
+
+
+def test_the_picture_in_the_docs_is_what_top_shows(tmp_path: Path) -> None:
+    root = Path(__file__).resolve().parents[3]
+    drawn = tmp_path / "top.svg"
+    subprocess.run([sys.executable, root / "tools/draw_top.py", drawn], check=True)
+    assert drawn.read_text() == (root / "docs/images/top.svg").read_text(), "draw it anew: make top-picture"
