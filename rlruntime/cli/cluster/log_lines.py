@@ -66,7 +66,7 @@ def _frames(record: Mapping[str, Any], total_frames: int | None) -> str:
 
 
 def _split(record: Mapping[str, Any]) -> str:
-    """Return the largest phases of this iteration, in their order, with their percent of its time; none of one alone."""
+    """Return the largest phases of this iteration, in their order, with their percents; nothing of one alone."""
     seconds: dict[str, float] = {}
     for key in record:
         phase = names.whole_phase_of(key)
