@@ -104,11 +104,11 @@ _PHASES = ("Failed", "Restarting", "Pending", "", "Suspending", "Running", "Susp
 def in_order(jobs: Iterable[JobView], key: str = "status", *, reverse: bool = False) -> list[JobView]:
     """Return ``jobs`` sorted by one of `SORT_KEYS`; equal ones by namespace and name.
 
-    ``status``: those that still go on before those that have ended, the newest first.
+    ``status``: those that run before those that wait, are suspended, have ended; the newest first of each.
     """
     found = sorted(jobs, key=lambda job: job.key)
     if key == "status":
-        found.sort(key=lambda job: (job.ended, -_moment(job.created)), reverse=reverse)
+        found.sort(key=lambda job: (_rank(job), -_moment(job.created)), reverse=reverse)
     elif key == "name":
         found.sort(key=lambda job: job.key, reverse=reverse)
     elif key == "phase":
@@ -116,6 +116,13 @@ def in_order(jobs: Iterable[JobView], key: str = "status", *, reverse: bool = Fa
     else:
         found.sort(key=lambda job: _sortable(job, key, largest_first=not reverse))
     return found
+
+
+def _rank(job: JobView) -> int:
+    """A wall of jobs that wait hides none that runs."""
+    if job.ended:
+        return 3
+    return {"Running": 0, "Restarting": 0, "Suspending": 0, "Suspended": 2}.get(job.phase, 1)
 
 
 def _sortable(job: JobView, key: str, *, largest_first: bool) -> tuple[bool, float]:

@@ -40,8 +40,8 @@ def add_parser(subparsers: Any) -> None:
         "--sort",
         choices=SORT_KEYS,
         default="status",
-        help="names from A on, times from the newest on, numbers from the largest on; default: jobs that go on before"
-        " those that have ended, the newest first",
+        help="names from A on, times from the newest on, numbers from the largest on; default: status, which is jobs"
+        " that run before those that wait, are suspended, have ended, the newest first of each",
     )
     parser.add_argument("--reverse", action="store_true", help="sort the other way round")
     parser.set_defaults(handler=run)

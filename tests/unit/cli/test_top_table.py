@@ -155,10 +155,11 @@ def test_an_ended_job_has_no_rate_and_nothing_left() -> None:
     assert (FAILED.frames_per_second, FAILED.remaining_seconds) == (None, None)
 
 
-def test_jobs_that_go_on_come_first_and_the_newest_of_them() -> None:
-    old = view("old", 500, phase="Running")
-    assert [job.name for job in in_order([FAILED, old, PENDING, RUNNING])] == [
-        "ppo-cartpole", "old", "dqn", "sac-pendulum-of-a-very-long-name-0001",
+def test_jobs_that_run_come_first_then_those_that_wait_are_suspended_have_ended_the_newest_of_each() -> None:
+    old, new = view("old", 500, phase="Restarting"), view("new", 1)
+    suspended = view("suspended", 1, phase="Suspended")
+    assert [job.name for job in in_order([FAILED, suspended, old, PENDING, new, RUNNING])] == [
+        "ppo-cartpole", "old", "new", "dqn", "suspended", "sac-pendulum-of-a-very-long-name-0001",
     ]  # fmt: skip
 
 
