@@ -58,7 +58,7 @@ def test_commands_of_a_page_exist(page: Path, monkeypatch: pytest.MonkeyPatch) -
     found = commands(page)
     assert found
     for command in found:
-        words = shlex.split(re.split(r" [|&] ?|\\\|", command)[0], comments=True)
+        words = shlex.split(re.split(r" [|&]", command)[0], comments=True)
         if words[0] == "make":
             assert set(words[1:]) <= targets, command
             continue
