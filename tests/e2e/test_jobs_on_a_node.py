@@ -51,26 +51,19 @@ def test_the_first_example_runs_within_ten_seconds_and_learns_cartpole(scene: Sc
     assert_logs_tell(scene, status["message"])
 
 
-def rljob(scene: Scene, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command about the jobs of this namespace, as the administrator."""
-    command = [sys.executable, "-m", "rlruntime.cli.main", *arguments, "-n", scene.namespace]
-    options = ["--kubeconfig", str(scene.cluster.kubeconfig)]
-    return subprocess.run([*command, *options], capture_output=True, text=True, timeout=60, check=False)
-
-
 def assert_logs_tell(scene: Scene, message: str) -> None:
     """See that the node hands out the pod's log, as words and as it was written, and that the table has the job."""
-    done = rljob(scene, "logs", NAME)
+    done = scene.rljob("logs", NAME)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert all(line.startswith("trainer-0 | ") for line in lines)
     assert any(" / 100,000 frames (" in line and "reward " in line and "collect " in line for line in lines)
     assert lines[-1].startswith("trainer-0 | ended: mean reward ")
-    followed = rljob(scene, "logs", NAME, "-f", "--raw")
+    followed = scene.rljob("logs", NAME, "-f", "--raw")
     assert followed.returncode == 0
     assert [json.loads(line)["event"] for line in followed.stdout.splitlines()][-1] == "end"
     assert followed.stderr == f"rljob: {NAME} is Succeeded: Completed: {message}\n"
-    row = rljob(scene, "top").stdout.splitlines()[1].split()
+    row = scene.rljob("top").stdout.splitlines()[1].split()
     assert row[1:5] == [NAME, "Succeeded", "Completed", "40"]
 
 

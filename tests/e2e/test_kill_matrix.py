@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -102,10 +103,12 @@ def test_a_suspended_job_has_no_pods_and_goes_on_from_its_checkpoint_without_a_c
 ) -> None:
     scene.begin()
     scene.wait_checkpoint()
-    scene.patch(NAME, {"runPolicy": {"suspend": True}})
-    scene.wait_phase("Suspended", NAME, deadline_s=120.0)
+    suspended = scene.rljob("suspend", NAME, "--wait", "--timeout", "120", timeout_s=150.0)
+    assert suspended.returncode == 0, suspended
+    assert re.search(rf"^{NAME}: suspended, saved at [0-9,]+ frames, after [0-9]+ s$", suspended.stdout, re.MULTILINE)
     assert scene.pods() == []
-    scene.patch(NAME, {"runPolicy": {"suspend": False}})
+    resumed = scene.rljob("resume", NAME)
+    assert resumed.stdout.startswith(f"{NAME}: resuming from the checkpoint of "), resumed
     assert scene.assert_once(expected)["attempt"] == 1
 
 

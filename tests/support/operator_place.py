@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,6 +78,12 @@ class Place:
     def delete_pod(self, name: str) -> None:
         """Delete a pod, as a user may; without a node it goes at once."""
         self.cluster.api.delete(f"/api/v1/namespaces/{self.namespace}/pods/{name}")
+
+    def rljob(self, *arguments: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+        """Run a command about the jobs of this namespace, as the administrator."""
+        command = [sys.executable, "-m", "rlruntime.cli.main", *arguments, "-n", self.namespace]
+        options = ["--kubeconfig", str(self.cluster.kubeconfig)]
+        return subprocess.run([*command, *options], capture_output=True, text=True, timeout=timeout_s, check=False)
 
     def events(self) -> list[tuple[str, str]]:
         """Return type and reason of the events about jobs."""

@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 from operator_place import Place
-
-
-def rljob(place: Place, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command about the jobs of this namespace, as the administrator."""
-    options = ["-n", place.namespace, "--kubeconfig", str(place.cluster.kubeconfig)]
-    command = [sys.executable, "-m", "rlruntime.cli.main", *arguments, *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_jobs_are_suspended_until_the_last_pod_is_gone_and_resumed(place: Place) -> None:
     place.create("one")
     place.create("two")
     place.wait_pods("one-trainer-0-0", "two-trainer-0-0")
-    done = rljob(place, "suspend", "one", "two", "--wait", "--timeout", "30")
+    done = place.rljob("suspend", "one", "two", "--wait", "--timeout", "30")
     assert done.returncode == 0, done
     assert place.pods() == []
     lines = done.stdout.splitlines()
     assert lines[:2] == [f"{name}: suspending: each pod saves its state and goes" for name in ("one", "two")]
     assert sorted(line.partition(" after ")[0] for line in lines[2:]) == ["one: suspended", "two: suspended"]
-    assert rljob(place, "logs", "one").stderr == "rljob: trainer-0: no pod: the job is suspended\n"
-    done = rljob(place, "resume", "one")
+    assert place.rljob("logs", "one").stderr == "rljob: trainer-0: no pod: the job is suspended\n"
+    done = place.rljob("resume", "one")
     assert done.stdout == "one: resuming from the beginning: there is no checkpoint\n"
     place.wait_pods("one-trainer-0-1")
-    done = rljob(place, "logs", "one")
+    done = place.rljob("logs", "one")
     assert (done.returncode, done.stdout) == (1, "")
     assert "trainer-0: attempt 1 hasn't started" in done.stderr
