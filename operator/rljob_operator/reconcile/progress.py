@@ -7,6 +7,7 @@ address comes from the pod's status, and is asked only where a pod can have it.
 from __future__ import annotations
 
 import asyncio
+import functools
 import ipaddress
 from collections.abc import Callable
 from datetime import datetime
@@ -52,7 +53,7 @@ class ProgressPoller:
         self._cache, self._memories, self._add, self._timing = cache, memories, add, timing
         self._now, self._monotonic, self._uniform = now, monotonic, uniform
         self._may_be_a_pods = may_be_a_pods or is_address_of_a_pod
-        self._asking: set[asyncio.Task[None]] = set()
+        self._asking: dict[str, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
     async def run(self) -> None:
@@ -68,24 +69,29 @@ class ProgressPoller:
                 self._ask_those_due(session)
                 await asyncio.sleep(_TICK_S)
         finally:
-            for task in self._asking:
+            tasks = list(self._asking.values())
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*self._asking, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             await session.close()
 
     def _ask_those_due(self, session: aiohttp.ClientSession) -> None:
         now_s = self._monotonic()
         for job in self._cache.jobs():
-            if job.status.phase != "Running" or job.deleting or job.spec is None:
-                continue
-            memory = self._memories.of(job.owner.uid)
+            uid = job.owner.uid
+            if job.status.phase != "Running" or job.deleting or job.spec is None or uid in self._asking:
+                continue  # whoever doesn't answer is asked again once he was given up, or questions would pile up
+            memory = self._memories.of(uid)
             if memory.poll_at_s > now_s or (pod := self._trainer(job)) is None:
                 continue
             period_s = self._timing.progress_poll_s
             memory.poll_at_s = now_s + self._uniform(0.8 * period_s, 1.2 * period_s)
             task = asyncio.create_task(self._ask(session, job, pod, port_of(job.spec.metrics)))
-            self._asking.add(task)
-            task.add_done_callback(self._asking.discard)
+            self._asking[uid] = task
+            task.add_done_callback(functools.partial(self._answered, uid))
+
+    def _answered(self, uid: str, _: asyncio.Task[None]) -> None:
+        self._asking.pop(uid, None)
 
     def _trainer(self, job: JobView) -> ObservedPod | None:
         """Return the pod of trainer 0 that runs now."""

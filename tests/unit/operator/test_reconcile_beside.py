@@ -366,6 +366,49 @@ def test_a_report_of_another_job_or_of_a_later_attempt_is_not_taken(report: dict
     assert trainers.added == []
 
 
+def test_questions_to_trainers_that_never_answer_do_not_pile_up() -> None:
+    cache, jobs = Cache(time.monotonic), 100
+
+    async def silence(_: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(30.0)
+        return web.Response()
+
+    async def story() -> int:
+        async with serving(silence) as port:
+            for number in range(jobs):
+                job = job_document(metrics={"port": port})
+                job["metadata"] |= {"uid": f"job-{number}", "resourceVersion": "1"}
+                cache.apply_job({**job, "status": {"phase": "Running", "attempt": 0}})
+                pod = trainer_pod()
+                pod["metadata"] |= {
+                    "uid": f"pod-{number}",
+                    "ownerReferences": [{"uid": f"job-{number}", "controller": True}],
+                }
+                pod["metadata"]["labels"]["rljob.io/job-uid"] = f"job-{number}"
+                cache.apply_pod(pod)
+            poller = ProgressPoller(
+                cache,
+                Memories(),
+                lambda _: None,
+                timing=Timing(progress_poll_s=0.01),
+                now=lambda: NOW,
+                monotonic=time.monotonic,
+                uniform=lambda low, high: low,
+                may_be_a_pods=lambda _: True,
+            )
+            before = len(asyncio.all_tasks())
+            task = asyncio.create_task(poller.run())
+            most = 0
+            for _ in range(40):
+                await asyncio.sleep(0.1)
+                most = max(most, len(asyncio.all_tasks()) - before)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            return most
+
+    assert asyncio.run(story()) <= jobs + 50  # besides, the server's own for the 16 that are asked at a time
+
+
 @pytest.mark.parametrize("phase", ["Pending", "Restarting", "Succeeded"])
 def test_only_jobs_that_run_are_asked(phase: str) -> None:
     trainers = Trainers()
