@@ -7,8 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlruntime.cli.numbers import number, short
-from rlruntime.metrics import names
 
+FRAMES = "frames"
+RATE = "time/frames_per_second"
+REWARD = "train/episode_reward_mean"
+EVALUATION = "evaluation/reward_mean"
+"""Fields of the lines that pods write, as in `rlruntime.metrics.names`, which needs the packages of the runtime."""
+_PHASE_PREFIX, _PHASE_SUFFIX, _NO_PHASE = "time/", "_s", "time/elapsed_s"
 _SHOWN_PHASES = 4
 
 
@@ -39,11 +44,11 @@ def readable(line: str, total_frames: int | None = None) -> str:
 
 def _iteration(record: Mapping[str, Any], total_frames: int | None) -> str:
     parts = [_frames(record, total_frames)]
-    if (rate := _real(record, names.TIME_FRAMES_PER_SECOND)) is not None:
+    if (rate := _real(record, RATE)) is not None:
         parts.append(f"{short(rate)} frames/s")
-    if (reward := _real(record, names.EPISODE_REWARD_MEAN)) is not None:
+    if (reward := _real(record, REWARD)) is not None:
         parts.append(f"reward {number(reward)}")
-    if (evaluation := _real(record, names.EVALUATION_REWARD_MEAN)) is not None:
+    if (evaluation := _real(record, EVALUATION)) is not None:
         parts.append(f"evaluation {number(evaluation)}")
     if split := _split(record):
         parts.append(split)
@@ -57,7 +62,7 @@ def _end(record: Mapping[str, Any]) -> str:
 
 
 def _frames(record: Mapping[str, Any], total_frames: int | None) -> str:
-    frames = record.get(names.FRAMES)
+    frames = record.get(FRAMES)
     if not isinstance(frames, int):
         return ""
     if not total_frames:
@@ -69,9 +74,10 @@ def _split(record: Mapping[str, Any]) -> str:
     """Return the largest phases of this iteration, in their order, with their percents; nothing of one alone."""
     seconds: dict[str, float] = {}
     for key in record:
-        phase = names.whole_phase_of(key)
+        phase = key.removeprefix(_PHASE_PREFIX).removesuffix(_PHASE_SUFFIX)
+        timed = key.startswith(_PHASE_PREFIX) and key.endswith(_PHASE_SUFFIX) and key != _NO_PHASE
         value = _real(record, key)
-        if phase is not None and value is not None:
+        if timed and "/" not in phase and value is not None:  # a part of a phase is within it
             seconds[phase] = value
     whole_s = sum(seconds.values())
     if whole_s <= 0 or len(seconds) < 2:

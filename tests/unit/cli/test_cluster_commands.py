@@ -374,3 +374,16 @@ def test_help_loads_none_of_their_packages() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_these_commands_need_no_package_of_the_runtime() -> None:
+    modules = sorted(path.stem for path in (Path(main.__code__.co_filename).parent / "cluster").glob("[a-z]*.py"))
+    program = (
+        "import importlib, sys\n"
+        f"for name in {modules}: importlib.import_module(f'rlruntime.cli.cluster.{{name}}')\n"
+        "heavy = ('torch', 'numpy', 'gymnasium', 'prometheus_client', 'matplotlib')\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert len(modules) > 10
+    assert done.stdout == "[]\n"

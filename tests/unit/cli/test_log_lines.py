@@ -7,9 +7,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from rlruntime.cli.cluster.log_lines import readable
+from rlruntime.cli.cluster.log_lines import EVALUATION, FRAMES, RATE, REWARD, readable
 from rlruntime.cli.cluster.log_streams import LogLine, parse
+from rlruntime.metrics import names
 
+WRITTEN = (names.FRAMES, names.TIME_FRAMES_PER_SECOND, names.EPISODE_REWARD_MEAN, names.EVALUATION_REWARD_MEAN)
 FIELDS = {"job": "ppo", "namespace": "team-a", "role": "trainer", "index": 0, "attempt": 1}
 
 
@@ -52,6 +54,10 @@ def line(**fields: object) -> str:
 )  # fmt: skip
 def test_lines_of_the_runtime_become_words_and_others_stay(written: str, shown: str) -> None:
     assert readable(written, 100_000) == shown
+
+
+def test_fields_are_read_as_they_are_written() -> None:
+    assert (FRAMES, RATE, REWARD, EVALUATION) == WRITTEN
 
 
 def test_frames_stand_alone_where_their_end_is_not_known() -> None:
