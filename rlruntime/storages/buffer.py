@@ -97,8 +97,20 @@ class ReplayBuffer:
             write_transforms, read_transforms: see the class.
 
         Raises:
-            ConfigError: an unknown part, a config that it refuses, parts that don't go together.
+            ConfigError: an unknown part, a config that it refuses, parts that don't go together; ``config`` names
+                transforms, which need spaces to be built, and none are given.
         """
+        named = {
+            "write": (config.transforms.write, write_transforms),
+            "read": (config.transforms.read, read_transforms),
+        }
+        for side, (components, built) in named.items():
+            if components and not built:
+                raise ConfigError(
+                    "transforms are built for the spaces of an environment, which a buffer doesn't know",
+                    field=f"{field}.transforms.{side}",
+                    remedy=f"build them, and give {side}_transforms",
+                )
         hindsight = None
         if config.hindsight is not None:
             hindsight = Hindsight(config.hindsight, stream_seed(seed, HINDSIGHT), field=f"{field}.hindsight")

@@ -11,7 +11,7 @@ _MOST_OPEN = 4096  # trajectories that may still go on, before those that can't 
 
 
 class TrajectoryLinks:
-    """Keeps the position of the next row of each row's trajectory.
+    """Keeps the position of the next row of each row's trajectory, and of the one before.
 
     Rows of one trajectory bear one number in the column ``key``, and are written in their order; rows of others may
     stand between them, so that copies of an environment need not take turns.
@@ -27,6 +27,7 @@ class TrajectoryLinks:
     def restart(self) -> None:
         """Forget everything: the storage holds other rows."""
         self._next, self._rank = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self._previous = np.zeros(0, np.int64)
         self._last: dict[int, int] = {}
         self._seen = 0
 
@@ -45,13 +46,15 @@ class TrajectoryLinks:
         of_rows = storage.numbers(self.key, field="trajectoryKey", integers=True)
         if len(self._next) != capacity:
             self._next, self._rank = np.full(capacity, _NONE, np.int64), np.zeros(capacity, np.int64)
+            self._previous = np.full(capacity, _NONE, np.int64)
         positions = np.arange(first, end)
-        self._next[positions % capacity] = _NONE
+        self._next[positions % capacity] = self._previous[positions % capacity] = _NONE
         numbers = of_rows[positions % capacity]
         order = np.argsort(numbers, kind="stable")
         positions, numbers = positions[order], numbers[order]
         same = numbers[1:] == numbers[:-1]
         self._next[positions[:-1][same] % capacity] = positions[1:][same]
+        self._previous[positions[1:][same] % capacity] = positions[:-1][same]
         begins = np.concatenate([[True], ~same])
         ends = np.concatenate([~same, [True]])
         firsts = np.flatnonzero(begins)
@@ -61,7 +64,7 @@ class TrajectoryLinks:
         for at, (number, begin, last) in enumerate(trajectories):
             before = self._last.get(number, _NONE)
             if before >= start:
-                self._next[before % capacity] = begin
+                self._next[before % capacity], self._previous[begin % capacity] = begin, before
                 before_chunk[at] = self._rank[before % capacity] + 1
             self._last[number] = last
         self._rank[positions % capacity] = ranks + np.repeat(before_chunk, np.diff(firsts, append=len(positions)))
@@ -100,3 +103,15 @@ class TrajectoryLinks:
             ahead[:, step] = current
             num_steps += goes_on
         return ahead, num_steps
+
+    def back(self, positions: np.ndarray, count: int, start: int) -> np.ndarray:
+        """Return the rows that come ``count`` rows before those at ``positions [n]``, or -1 where one on the way isn't
+        at hand, which those from ``start`` on are.
+
+        It takes one step of all after the other.
+        """
+        reached = positions
+        for _ in range(count):
+            before = self._previous[reached % len(self._previous)] if len(reached) else reached
+            reached = np.where((reached >= start) & (before >= start), before, _NONE)
+        return reached

@@ -10,6 +10,7 @@ import numpy as np
 from rlruntime.registry import register
 from rlruntime.spec.training.storages import SliceConfig, SliceSamplerConfig, SliceWithoutReplacementSamplerConfig
 from rlruntime.storages.errors import TooFewRowsError
+from rlruntime.storages.mixed_slices import MixedSlices
 from rlruntime.storages.ring import PositionRing
 from rlruntime.storages.samplers import Draw, Passes, Sampler
 from rlruntime.storages.storage import ArrayStorage
@@ -26,9 +27,10 @@ def slices_from(firsts: np.ndarray, config: SliceConfig, weight: np.ndarray | No
 
 def no_slice(storage: ArrayStorage, config: SliceConfig) -> TooFewRowsError:
     """Return the error that says that there is no slice yet."""
+    hint = "" if getattr(config, "mixed", False) else "; rows of several environments that take turns need numEnvs"
     return TooFewRowsError(
-        f"none of the {storage.window.size} rows at hand ends {config.slice_length} successive rows of one trajectory; "
-        "rows of several environments that take turns need numEnvs"
+        f"none of the {storage.window.size} rows at hand ends {config.slice_length} successive rows of one trajectory"
+        f"{hint}"
     )
 
 
@@ -37,7 +39,8 @@ class SliceSampler(Sampler):
     """``batch_size / sliceLength`` slices, each one uniform over all that are at hand.
 
     The rows that a slice can end with are kept in a list, in order; a draw picks from it, so that its cost doesn't
-    grow with the number of rows. A batch has the leading dimensions ``(slices, sliceLength)``.
+    grow with the number of rows. A batch has the leading dimensions ``(slices, sliceLength)``. With ``mixed`` rows of
+    other trajectories may lie between those of one.
     """
 
     Config = SliceSamplerConfig
@@ -50,6 +53,10 @@ class SliceSampler(Sampler):
         self._reach = (config.slice_length - 1) * config.num_envs
         self._index = TrajectoryIndex(config)
         self._ends: PositionRing | None = None
+        self._mixed: MixedSlices | None = None
+        if config.mixed:
+            assert config.trajectory_key is not None
+            self._mixed = MixedSlices(config.trajectory_key, config.slice_length)
 
     def draw(self, storage: ArrayStorage, batch_size: int) -> Draw:
         """Return rows, slice after slice; see `Sampler.draw`.
@@ -59,14 +66,25 @@ class SliceSampler(Sampler):
             TooFewRowsError: no trajectory is long enough yet.
         """
         num_slices = self._items(batch_size)
+        if self._mixed is not None:
+            positions = self._mixed.draw(storage, self.rng, num_slices)
+            if positions is None:
+                raise no_slice(storage, self.config)
+            return Draw(positions.reshape(-1), leading=positions.shape)
         ends = self._follow(storage)
         if not len(ends):
             raise no_slice(storage, self.config)
         return slices_from(ends.draw(self.rng, num_slices) - self._reach, self.config)
 
+    def state_dict(self, storage: ArrayStorage) -> dict[str, Any]:
+        """Return the randomness, and which slices are kept where those of several trajectories are mixed."""
+        return {**super().state_dict(storage), **({} if self._mixed is None else {"mixed": self._mixed.state_dict()})}
+
     def load_state_dict(self, state: Mapping[str, Any], storage: ArrayStorage) -> None:
         """Take what ``state_dict`` returned; what is known of trajectories is found again in the rows."""
         super().load_state_dict(state, storage)
+        if self._mixed is not None:
+            self._mixed.load_state_dict(state["mixed"], storage)
         self._index.restart()
         self._ends = None
 

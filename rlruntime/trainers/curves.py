@@ -76,11 +76,17 @@ def _series(rows: Sequence[Record], key: str) -> tuple[list[float], list[float]]
     return [float(x) for x, _ in points], [float(y) for _, y in points]
 
 
+def _as_evaluated(row: Record) -> Record:
+    """Return a record at the frames of what was evaluated, where training went on meanwhile."""
+    frames = row.get(names.EVALUATION_FRAMES)
+    return row if frames is None else {**row, names.FRAMES: frames}
+
+
 def _plot_reward(axis: Any, rows: Sequence[Record], goal_reward: float | None) -> None:
     frames, rewards = _series(rows, names.EPISODE_REWARD_MEAN)
     if frames:
         axis.plot(frames, rewards, color=_TRAIN, linewidth=1.4, label="training", **_markers(frames))
-    frames, rewards = _series(rows, names.EVALUATION_REWARD_MEAN)
+    frames, rewards = _series([_as_evaluated(row) for row in rows], names.EVALUATION_REWARD_MEAN)
     if frames:
         _, spread = _series(rows, names.EVALUATION_REWARD_STD)
         errors = spread if len(spread) == len(frames) else None

@@ -11,6 +11,7 @@ import torch
 from rlruntime.collectors.episode_runs import EpisodesStopped, run_episodes
 from rlruntime.envs.make import resolve_backend
 from rlruntime.envs.protocol import VectorEnv
+from rlruntime.metrics import names
 from rlruntime.policies.policy import Policy
 from rlruntime.spec.training.env import EnvConfig
 from rlruntime.transforms.staging import make_transformed_env
@@ -31,11 +32,13 @@ class EvaluationResult:
         returns: ``[E]`` float64, undiscounted episode rewards, in the order of the seeds.
         lengths: ``[E]`` int64, decisions.
         seeds: of the episodes.
+        frames: after which the policy was as it was evaluated, where training has gone on since; else None.
     """
 
     returns: np.ndarray
     lengths: np.ndarray
     seeds: tuple[int, ...]
+    frames: int | None = None
 
     @property
     def mean(self) -> float:
@@ -46,6 +49,16 @@ class EvaluationResult:
     def std(self) -> float:
         """Standard deviation of the episode rewards (of the population)."""
         return float(self.returns.std())
+
+    def record(self) -> dict[str, float | int | str]:
+        """Return it as fields of a record."""
+        fields: dict[str, float | int | str] = {
+            names.EVALUATION_REWARD_MEAN: self.mean,
+            names.EVALUATION_REWARD_STD: self.std,
+            "evaluation/length_mean": float(self.lengths.mean()),
+            names.EVALUATION_EPISODES: len(self.returns),
+        }
+        return fields if self.frames is None else {**fields, names.EVALUATION_FRAMES: self.frames}
 
 
 class Evaluator:
@@ -102,13 +115,18 @@ class Evaluator:
 
     def _environment(self) -> VectorEnv:
         if self._env is None:
-            backend = _backend(self.config)
-            copies = min(self.episodes, MAX_COPIES)
+            backend = backend_of(self.config)
+            copies = copies_of(self.episodes)
             self._env = make_transformed_env(self.config, num_envs=copies, backend=backend, evaluation=True)
         return self._env
 
 
-def _backend(config: EnvConfig) -> str:
+def copies_of(episodes: int) -> int:
+    """Return how many copies play so many episodes."""
+    return min(episodes, MAX_COPIES)
+
+
+def backend_of(config: EnvConfig) -> str:
     """Return what steps the copies; a factory of vector environments can be used in its own way only."""
     training = resolve_backend(config)
     keeps = training == "ProcessPool" or (training == "VectorEntryPoint" and config.factory is not None)

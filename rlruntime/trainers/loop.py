@@ -26,6 +26,7 @@ from rlruntime.policies.products import make_products
 from rlruntime.registry import build
 from rlruntime.seeding import CONFIRMATION, EVALUATION, FINAL_EVALUATION, stream_seed, stream_seeds
 from rlruntime.spec.manifest import RLJob
+from rlruntime.trainers.beside import EvaluationBeside
 from rlruntime.trainers.callbacks import CallbackList, Stop
 from rlruntime.trainers.checkpoint import (
     CheckpointInfo,
@@ -125,7 +126,8 @@ class Trainer:
         self.evaluator = Evaluator(
             training.env, episodes=training.evaluation.episodes, deterministic=training.evaluation.deterministic
         )
-        self.state = RunState(self.method, self.callbacks, self.progress, training.seed)
+        self.beside = EvaluationBeside(training, self.policy) if training.evaluation.beside else None
+        self.state = RunState(self.method, self.callbacks, self.progress, training.seed, self.beside)
         self._snapshot: _Snapshot | None = None
         self._next_snapshot_at = 0.0
         self._write_lock = threading.Lock()
@@ -134,7 +136,8 @@ class Trainer:
         self._loggers: Loggers | None = None
         self._last_checkpoint: Path | None = None
         self._resumed: Resumed | None = None
-        self._fresh = False
+        self._went_on: tuple[Path, CheckpointInfo] | None = None  # the checkpoint of this run that it goes on from
+        self._fresh = self._began = False
         self._started = 0.0
         self._ended = False
 
@@ -184,8 +187,13 @@ class Trainer:
 
     def close(self) -> None:
         """Close the environments; `run` does it by itself. May be called twice."""
-        self.evaluator.close()
+        self._close_evaluators()
         self.method.close()
+
+    def _close_evaluators(self) -> None:
+        self.evaluator.close()
+        if self.beside is not None:
+            self.beside.close()
 
     def save_last_snapshot(self, wait_s: float = 60.0) -> None:
         """Write the state of the last boundary that was copied; safe to call from another thread while the loop is
@@ -218,7 +226,7 @@ class Trainer:
         if self._ended:
             return
         self.save_last_snapshot(wait_s=0.5)
-        if self._folder is not None and self._snapshot is not None:
+        if self._folder is not None and self._began:
             self._folder.write_result(self._result(Outcome.stopped(signum)))
 
     # The loop.
@@ -239,6 +247,7 @@ class Trainer:
                     continue
                 outcome = self._reason_to_end()
                 if outcome is not None:
+                    self._take_in(loggers)
                     break
                 self._iterate(loggers)
             final = self._final_evaluation() if outcome.status == "Succeeded" else None
@@ -277,7 +286,28 @@ class Trainer:
         return due is not None and self.progress.frames >= due
 
     def _evaluate(self, loggers: Loggers) -> None:
-        """Evaluate, and stop the run where the reward to stop at is reached twice, the second time on fresh seeds."""
+        """Evaluate, in turn or beside what comes next, and stop the run where there is reason to."""
+        settings, progress = self.training.evaluation, self.progress
+        is_stopping = bool(progress.stop_reason)
+        self._take_in(loggers)
+        if self.beside is None or is_stopping or progress.reaches(settings.stop_at_reward) or self._is_at_end:
+            self._evaluate_in_turn(loggers)
+            return
+        if not progress.stop_reason:
+            with self.timers("evaluate"):
+                self.beside.submit(self.policy, progress.frames)
+        progress.next_evaluation = next_due(progress.next_evaluation, settings.every_frames, progress.frames)
+
+    def _take_in(self, loggers: Loggers) -> None:
+        """Let the evaluation beside training count, and wait for it; where none is under way, do nothing."""
+        if self.beside is not None and self.beside.is_pending:
+            self.observer.on_phase("evaluate")
+            with self.timers("evaluate"):
+                result = self.beside.take(lambda: self.stop_signal() is not None)
+            self._note_evaluation(loggers, result)
+
+    def _evaluate_in_turn(self, loggers: Loggers) -> None:
+        """Evaluate, a second time on fresh seeds where the reward to stop at is reached."""
         settings, progress = self.training.evaluation, self.progress
         goal = settings.stop_at_reward
         with self.timers("evaluate"):
@@ -286,15 +316,16 @@ class Trainer:
             if goal is not None and result.mean >= goal:
                 confirmation = self._run_evaluation(CONFIRMATION, progress.evaluations)
         progress.next_evaluation = next_due(progress.next_evaluation, settings.every_frames, progress.frames)
+        self._note_evaluation(loggers, result, confirmation)
+
+    def _note_evaluation(
+        self, loggers: Loggers, result: EvaluationResult, confirmation: EvaluationResult | None = None
+    ) -> None:
+        """Count and log an evaluation, and stop the run where there is reason to."""
+        settings, progress = self.training.evaluation, self.progress
+        goal = settings.stop_at_reward
         progress.add_evaluation(result.mean)
-        record: dict[str, float | int | str] = {
-            "iteration": progress.iteration,
-            "frames": progress.frames,
-            "evaluation/reward_mean": result.mean,
-            "evaluation/reward_std": result.std,
-            "evaluation/length_mean": float(result.lengths.mean()),
-            "evaluation/episodes": len(result.returns),
-        }
+        record = {"iteration": progress.iteration, "frames": progress.frames, **result.record()}
         if confirmation is not None and goal is not None:
             record["evaluation/confirmation_mean"] = confirmation.mean
             if confirmation.mean >= goal:
@@ -340,6 +371,7 @@ class Trainer:
         """Between two iterations: write a checkpoint where one is due, else keep a copy of the state now and then."""
         progress, every = self.progress, self.training.checkpoint.every_frames
         self._require_folder().require_writable(_WRITABLE_AGE_S)
+        self._began = True
         if progress.next_checkpoint is not None and progress.frames >= progress.next_checkpoint:
             progress.next_checkpoint = next_due(progress.next_checkpoint, every, progress.frames)
             self._save()
@@ -386,9 +418,13 @@ class Trainer:
         progress = self.progress
         if progress.stop_reason:
             return Outcome("Succeeded", progress.stop_reason, progress.stop_message)
-        if progress.frames >= self.training.total_frames:
+        if self._is_at_end:
             return Outcome("Succeeded", "TotalFrames", "all frames collected")
         return None
+
+    @property
+    def _is_at_end(self) -> bool:
+        return self.progress.frames >= self.training.total_frames
 
     def _note_stop(self, stop: Stop | None, reason: str = "Callback") -> None:
         if stop is not None and not self.progress.stop_reason:
@@ -455,6 +491,7 @@ class Trainer:
         if self.progress.stop_goal != self.training.evaluation.stop_at_reward:
             self.progress.forget_reward_reached()
         if own_run:
+            self._went_on = path, checkpoint.info
             self._require_store().rewind(path)
             folder.truncate_metrics(self.progress.num_records)
             if not (folder.path / POLICY_FILE).exists():
@@ -491,14 +528,15 @@ class Trainer:
         return Loggers(loggers)
 
     def _result(self, outcome: Outcome, final: EvaluationResult | None = None) -> dict[str, Any]:
+        path, saved = self._went_on or (None, None)  # while this process has saved nothing, that is what is left
         return describe_result(
             self.job,
             outcome,
             progress=self.progress,
             final=final,
             resumed=self._resumed,
-            saved=self._snapshot.info if self._snapshot is not None else None,
-            checkpoint=self._relative(self._last_checkpoint),
+            saved=saved if self._snapshot is None else self._snapshot.info,
+            checkpoint=self._relative(self._last_checkpoint or path),
             elapsed_s=perf_counter() - self._started,
             phase_seconds=self.timers.totals(),
             fingerprint=self._fingerprint(),
@@ -513,7 +551,7 @@ class Trainer:
         ``error``.
         """
         self.callbacks.on_exception(self, error)
-        never_began = self._snapshot is None and (self._loggers is None or folder.result.exists())
+        never_began = not self._began and (self._loggers is None or folder.result.exists())
         if never_began:  # an earlier run's result stays as it is
             if self._fresh and not folder.result.exists():
                 folder.discard()
@@ -531,7 +569,7 @@ class Trainer:
         closers: list[Callable[[], None]] = [lambda: self.callbacks.on_shutdown(self)]
         if self._loggers is not None:
             closers.append(self._loggers.close)
-        closers += [self.evaluator.close, self.method.close]
+        closers += [self._close_evaluators, self.method.close]
         failures: list[Exception] = []
         for close in closers:
             try:

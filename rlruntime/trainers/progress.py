@@ -73,6 +73,10 @@ class Progress:
         else:
             self.without_better += 1
 
+    def reaches(self, goal: float | None) -> bool:
+        """Return whether the last evaluation reached a mean, where there is one to reach."""
+        return goal is not None and self.last_reward is not None and self.last_reward >= goal
+
     def forget_reward_reached(self) -> None:
         """Go on although a reward to stop at was reached: it is another one now."""
         self.stop_goal = None

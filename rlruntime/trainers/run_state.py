@@ -13,6 +13,7 @@ from rlruntime.errors import CheckpointError
 from rlruntime.policies.artifact import load_parameters, policy_path, read_policy_file
 from rlruntime.policies.policy import Policy
 from rlruntime.seeding import ENVIRONMENT, stream_seeds
+from rlruntime.trainers.beside import EvaluationBeside
 from rlruntime.trainers.callbacks import CallbackList
 from rlruntime.trainers.checkpoint import Checkpoint, ResumeClass, is_checkpoint, read_checkpoint
 from rlruntime.trainers.methods.method import Method
@@ -22,12 +23,13 @@ from rlruntime.trainers.state_tree import snapshot_tree
 
 @dataclass
 class RunState:
-    """The parts of a run that have state."""
+    """The parts of a run that have state; ``beside`` where it is evaluated beside training."""
 
     method: Method
     callbacks: CallbackList
     progress: Progress
     seed: int
+    beside: EvaluationBeside | None = None
 
     def capture(self, *, copy: bool = True) -> tuple[dict[str, Any], ResumeClass]:
         """Return all state at an iteration boundary, and whether a resume from it continues bit for bit.
@@ -37,7 +39,8 @@ class RunState:
         """
         state, resume_class = self.method.capture(copy=copy)
         own = {"callbacks": self.callbacks.state_dict(), "progress": self.progress.state_dict()}
-        return {**state, **snapshot_tree(own)}, resume_class
+        under_way = {} if self.beside is None else self.beside.state_dict()
+        return {**state, **snapshot_tree(own), **({"evaluation": under_way} if under_way else {})}, resume_class
 
     def restore(self, checkpoint: Checkpoint, *, environments: bool = True) -> ResumeClass:
         """Put a checkpoint's state back and return the class of this resume.
@@ -57,6 +60,7 @@ class RunState:
             load_parameters(self.method.policy, _tensors(state["policy"]), checkpoint.path)
             self.progress.load_state_dict(state["progress"])
             self.callbacks.load_state_dict(state["callbacks"])
+            self._restore_evaluation(state.get("evaluation", {}))
             num_envs, number = self.method.collector.num_envs, self.progress.checkpoints
             restart_seeds = stream_seeds(self.seed, ENVIRONMENT, num_envs, number)
             return self.method.restore(state, environments=environments, restart_seeds=restart_seeds)
@@ -65,6 +69,13 @@ class RunState:
                 f"the state in {checkpoint.path} doesn't fit this run: {error}",
                 remedy="resume with the manifest that wrote it, or train into a new folder",
             ) from error
+
+    def _restore_evaluation(self, under_way: Mapping[str, Any]) -> None:
+        """Go on with an evaluation that was under way, or make one now where none runs beside training any more."""
+        if self.beside is not None:
+            self.beside.load_state_dict(under_way)
+        elif under_way:
+            self.progress.next_evaluation = self.progress.frames
 
 
 def load_initial_policy(policy: Policy, source: Path) -> None:

@@ -112,13 +112,18 @@ def components_of(training: TrainingSpec) -> Iterator[tuple[str, Component, Path
     if training.ppo is not None and training.ppo.advantage is not None:
         yield "advantage", training.ppo.advantage, (*root, "ppo", "advantage")
     yield "collector", training.collector, (*root, "collector")
+    replay: list[tuple[str, tuple[Component, ...], Path]] = []
     if training.replay is not None:
+        for side in ("write", "read"):
+            components = getattr(training.replay.transforms, side)
+            replay.append(("transform", components, (*root, "replay", "transforms", side)))
         for kind in ("storage", "sampler", "writer"):
             yield kind, getattr(training.replay, kind), (*root, "replay", kind)
     lists: tuple[tuple[str, tuple[Component, ...], Path], ...] = (
         ("transform", training.env.transforms, (*root, "env", "transforms")),
         ("callback", training.callbacks, (*root, "callbacks")),
         ("logger", training.loggers, (*root, "loggers")),
+        *replay,
     )
     for kind, components, path in lists:
         for index, component in enumerate(components):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from rlruntime.spec.base import AsTuple, Fraction, NonNegativeInt, PositiveFloat, PositiveInt, SpecModel
+from rlruntime.spec.base import AsTuple, Fraction, NonNegativeInt, PositiveFloat, PositiveInt, SpecModel, refusal
 from rlruntime.spec.training.component import Component
 from rlruntime.spec.training.env import ImportPath
 
@@ -140,6 +140,16 @@ class SliceConfig(TrajectoryConfig):
 class SliceSamplerConfig(SliceConfig):
     """`type: Slice`: successive rows of one trajectory, with every such slice as likely as any other."""
 
+    mixed: bool = False
+    """Whether rows of other trajectories may lie between those of one, as several writers and asynchronous collectors
+    leave them. Needs `trajectoryKey`, and 32 bytes a row."""
+
+    @model_validator(mode="after")
+    def _mixed_rows_have_numbers(self) -> SliceSamplerConfig:
+        if self.mixed and self.trajectory_key is None:
+            raise refusal("mixed rows need a number of their trajectory", "trajectoryKey", remedy="name its column")
+        return self
+
 
 class SliceWithoutReplacementSamplerConfig(SliceConfig):
     """`type: SliceWithoutReplacement`: passes over slices, each of which comes exactly once."""
@@ -198,6 +208,16 @@ class HindsightConfig(TrajectoryConfig):
     """Column that `terminatedFunction` fills."""
 
 
+class ReplayTransformsConfig(SpecModel):
+    """Transforms of rows, in order: those of `write` on their way into the buffer, those of `read` as they are drawn.
+    What comes out must have the columns that went in, so that `read` undoes what `write` does to shapes and types."""
+
+    write: Annotated[tuple[Component, ...], AsTuple] = Field(default=(), max_length=16)
+    """What is stored is what these make of what was experienced."""
+    read: Annotated[tuple[Component, ...], AsTuple] = Field(default=(), max_length=16)
+    """What is learned from is what these make of what is stored."""
+
+
 class ReplayBufferConfig(SpecModel):
     """A replay buffer."""
 
@@ -216,3 +236,5 @@ class ReplayBufferConfig(SpecModel):
     """Goals replaced by what was reached. Unset: rows keep theirs."""
     prefetch: NonNegativeInt = 0
     """Batches that are drawn and copied ahead, beside the learner. What is drawn doesn't depend on how fast that is."""
+    transforms: ReplayTransformsConfig = ReplayTransformsConfig()
+    """Transforms on the buffer's two sides; any of the seats `write` and `read`, but none whose statistics move."""

@@ -31,6 +31,9 @@ class EvaluationConfig(SpecModel):
     """Whether the most probable action is taken instead of a sampled one."""
     stop_at_reward: float | None = None
     """Mean episode reward at which training ends early, once a second evaluation on fresh seeds confirms it."""
+    beside: bool = False
+    """Whether a process of its own evaluates while training goes on. A result counts when the next evaluation is due,
+    which waits for it; once one reaches `stopAtReward`, that next one is made before training goes on."""
     patience: PositiveInt | None = None
     """Evaluations in a row without a better mean reward after which training ends early. Unset: it doesn't."""
 

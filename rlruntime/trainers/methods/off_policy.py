@@ -24,7 +24,9 @@ from rlruntime.trainers.algorithms.td3 import TD3
 from rlruntime.trainers.checkpoint import ComponentRecord, ResumeClass
 from rlruntime.trainers.methods.collecting import Collecting, Environments
 from rlruntime.trainers.methods.method import Hooks
+from rlruntime.trainers.methods.row_transforms import RowTransforms
 from rlruntime.trainers.methods.state import capture_parts, component_records, restore_parts
+from rlruntime.trainers.state_tree import snapshot_tree
 
 LEARNERS: dict[str, Callable[..., Learner]] = {"SAC": SAC, "TD3": TD3, "DQN": DQN}
 """By the manifest's name of the algorithm."""
@@ -60,8 +62,13 @@ class OffPolicy:
         self.algorithm = LEARNERS[training.algorithm](
             config, policy, seed=training.seed, timers=timers.within("learn"), before_step=hooks.before_step
         )
+        self.row_transforms = RowTransforms(training.replay.transforms, environments.spaces, policy.distribution)
         self.buffer = ReplayBuffer.from_config(
-            training.replay, seed=stream_seed(training.seed, SAMPLER), field=_REPLAY_FIELD
+            training.replay,
+            seed=stream_seed(training.seed, SAMPLER),
+            field=_REPLAY_FIELD,
+            write_transforms=self.row_transforms.write,
+            read_transforms=self.row_transforms.read,
         )
         self._collecting = Collecting(
             training,
@@ -172,6 +179,8 @@ class OffPolicy:
         """See `Method`."""
         state, resume_class = capture_parts(self.policy, self.algorithm, self.collector)
         state["replay"] = self.buffer.snapshot() if copy else self.buffer.state_dict(copy=False)
+        if self.row_transforms.modules.state_dict():
+            state["row_transforms"] = snapshot_tree(self.row_transforms.modules.state_dict())
         state["updates"] = {"done": self.num_updates, "due": self._updates_due}
         return state, resume_class
 
@@ -184,6 +193,7 @@ class OffPolicy:
     def restore(self, state: Mapping[str, Any], *, environments: bool, restart_seeds: Sequence[int]) -> ResumeClass:
         """See `Method`."""
         self.buffer.load_state_dict(state["replay"])
+        self.row_transforms.modules.load_state_dict(state.get("row_transforms", {}))
         self.num_updates, self._updates_due = int(state["updates"]["done"]), float(state["updates"]["due"])
         return restore_parts(
             state, self.algorithm, self.collector, environments=environments, restart_seeds=restart_seeds

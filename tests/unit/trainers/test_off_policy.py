@@ -27,7 +27,7 @@ from rlruntime.spec.loader import parse_manifest
 from rlruntime.spec.problems import ManifestError
 from rlruntime.spec.training.components import check_components
 from rlruntime.trainers.api import make_trainer
-from rlruntime.trainers.callbacks import Callback
+from rlruntime.trainers.callbacks import Callback, CallbackList
 from rlruntime.trainers.checkpoint import read_checkpoint
 from rlruntime.trainers.observer import Observer
 from rlruntime.trainers.run_folder import RunFolder
@@ -296,6 +296,34 @@ def test_a_state_too_large_to_be_held_twice_is_still_saved_and_resumed(
     assert (stopped["status"], stopped["checkpoint"]) == ("Stopped", f"checkpoints/step-{stopped['frames']}")
     run_job(job, tmp_path / "cut", resume=True)
     assert timeless(tmp_path / "cut") == timeless(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [(LookupError("no display"), ("Failed", "LookupError")), (KeyboardInterrupt(), ("Stopped", "Signal"))],
+)
+def test_a_large_run_that_ends_before_its_first_checkpoint_here_says_so_in_its_result(
+    error: BaseException, outcome: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class End(Callback):
+        def on_update_end(self, trainer: Any, record: Any) -> None:
+            if isinstance(error, KeyboardInterrupt):  # a signal, and the grace period has passed
+                trainer.abandon(15)
+            raise error
+
+    monkeypatch.setattr("rlruntime.trainers.loop._MAX_COPY_BYTES", 0)
+    job = off_policy_job("SAC", checkpoint={})
+    stopped = run_job(job, tmp_path / "a", stop_after=3)
+    trainer = built_trainer(job)
+    trainer.callbacks = CallbackList([End()])
+    with RunFolder.create(tmp_path / "a", resume=True) as folder, pytest.raises(type(error)):
+        trainer.run(folder, resume=True)
+    result = json.loads((tmp_path / "a" / "result.json").read_text())
+    assert (result["status"], result["reason"]) == outcome
+    assert result["resumed"]["frames"] == stopped["frames"]
+    # What is left is what the run went on from.
+    assert (result["frames"], result["checkpoint"]) == (stopped["frames"], stopped["checkpoint"])
+    assert result["resumeClass"] == "exact"
 
 
 def test_a_run_without_a_better_evaluation_ends_once_patience_is_over(tmp_path: Path) -> None:
