@@ -107,12 +107,14 @@ class Collecting:
         self._pool = _process_pool(environments.env) if training.env.restart_workers else None
         self._restarts = self._publications = 0
         self._weight_bytes = weight_bytes(policy) if training.collector.type in _PUBLISHES else 0
+        self._staleness = 0
 
     def collect(self) -> Rollout:
         """Return the next rollout."""
         self.hooks.phase("collect")
         rollout = self.collector.collect()
         assert rollout is not None  # no collector of a method writes into a buffer by itself
+        self._staleness = max(self._staleness, getattr(self.collector, "staleness", 0))
         return rollout
 
     def publish(self) -> None:
@@ -130,7 +132,8 @@ class Collecting:
                 continue  # in `publish` for who learns; what workers take of theirs is in their own time
             where = "collect" if self._acts_here or name == "wait" else "workers"
             self.timers.add(f"{where}/{name}", seconds - before.seconds[name])
-        return self._of_restarts() if self.is_inline else {**_metrics(now, before), **self._of_weights()}
+        staleness, self._staleness = self._staleness, 0
+        return self._of_restarts() if self.is_inline else {**_metrics(now, before, staleness), **self._of_weights()}
 
     def _of_weights(self) -> dict[str, float]:
         count, self._publications = self._publications, 0
@@ -156,9 +159,9 @@ def _process_pool(env: VectorEnv | None) -> ProcessPool | None:
     return env if isinstance(env, ProcessPool) else None
 
 
-def _metrics(now: CollectorStats, before: CollectorStats) -> dict[str, float]:
+def _metrics(now: CollectorStats, before: CollectorStats, staleness: int) -> dict[str, float]:
     dropped: Mapping[str, int] = now.dropped
     return {
-        "collect/staleness": float(now.staleness),
+        "collect/staleness": float(staleness),  # the largest of the iteration's rollouts
         **{f"collect/dropped_{cause}": float(rows - before.dropped.get(cause, 0)) for cause, rows in dropped.items()},
     }
