@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest_plugins = ["cluster_harness.fixtures"]
+pytest_plugins = ["cluster_harness.fixtures", "shared_fixtures"]
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
@@ -10,15 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlruntime.collectors.accounting import Accounts, apply_reward_transforms, update_statistics
+from rlruntime.collectors.accounting import apply_reward_transforms
 from rlruntime.collectors.acting import uniform_log_prob
-from rlruntime.collectors.batch_acting import Acted, BatchActor
+from rlruntime.collectors.base import BaseCollector, WithoutSnapshots
+from rlruntime.collectors.batch_acting import Acted, BatchActor, CopiesMemory
 from rlruntime.collectors.episodes import FinishedEpisodes
 from rlruntime.collectors.protocol import CollectorStats
 from rlruntime.collectors.rollout import Rollout, take_columns
 from rlruntime.envs.async_pool import AsyncEnvPool
 from rlruntime.envs.protocol import StepSlot
-from rlruntime.errors import ConfigError
 from rlruntime.policies.actor_critic import ActorCritic
 from rlruntime.policies.observations import ObservationTensor, map_observation
 from rlruntime.policies.policy import Policy
@@ -26,11 +26,12 @@ from rlruntime.registry import register
 from rlruntime.seeding import ENVIRONMENT, POLICY, stream_seed, stream_seeds
 from rlruntime.spec.training.collectors import AsyncEnvCollectorConfig
 from rlruntime.spec.training.env import EnvConfig
+from rlruntime.transforms.async_copies import TransformedCopies
 from rlruntime.transforms.staging import split_transforms, with_copy_wrappers
 
 
 @register("collector", "AsyncEnv")
-class AsyncEnvCollector:
+class AsyncEnvCollector(WithoutSnapshots, BaseCollector[Rollout]):
     """Fills columns of ``num_steps`` steps, one per environment at a time, and yields rollouts of those that are full.
 
     No environment waits for another: the policy acts, in one pass, for all that are ready. A fast one may have several
@@ -49,12 +50,10 @@ class AsyncEnvCollector:
 
     Attributes:
         rollout_copies: ``[b]`` int64, the environment of each column of the last rollout.
-
-    Raises:
-        ConfigError: the policy has memory.
     """
 
     Config = AsyncEnvCollectorConfig
+    rollout: Rollout
 
     def __init__(
         self,
@@ -67,27 +66,22 @@ class AsyncEnvCollector:
         min_ready: int = 1,
         random_frames: int = 0,
     ) -> None:
-        if policy.is_recurrent:
-            pool.close()
-            raise ConfigError(
-                "this collector can't carry the state of a policy with memory",
-                field="spec.training.collector.type",
-                value="AsyncEnv",
-                remedy="use Inline, SyncProcess or AsyncProcess, or a network without memory",
-            )
-        self.pool, self.policy, self.seed = pool, policy, seed
-        self.num_envs, self.num_steps, self.random_frames = pool.num_envs, num_steps, random_frames
+        super().__init__(policy, num_envs=pool.num_envs, num_steps=num_steps, random_frames=random_frames)
+        self.pool, self.seed = pool, seed
         self.num_columns, self.min_ready = columns or pool.num_envs, min_ready
         self.policy_version, self.steps, self.batches, self.staleness = 1, 0, 0, 0
         self.rollout_copies = np.zeros(0, np.int64)
         self._generator = torch.Generator(device=policy.device).manual_seed(stream_seed(seed, POLICY))
-        self._accounts = Accounts(self.num_envs)
         self._seconds = {"policy": 0.0, "wait": 0.0}
         # Each environment fills one column; those that are full wait until there are enough.
         num_staged = 2 * self.num_envs + self.num_columns
-        self._staged = Rollout(pool.spaces, policy.distribution, num_steps, num_staged)
-        self._rollout = Rollout(pool.spaces, policy.distribution, num_steps, self.num_columns)
+        shapes = policy.state_shapes
+        self._staged = Rollout(pool.spaces, policy.distribution, num_steps, num_staged, state_shapes=shapes)
+        self.rollout = Rollout(pool.spaces, policy.distribution, num_steps, self.num_columns, state_shapes=shapes)
         self._actor = BatchActor(policy, self._generator, self._staged.params.shape[-1])
+        self._memory: CopiesMemory | None = None
+        if isinstance(policy, ActorCritic) and policy.is_recurrent:
+            self._memory = CopiesMemory(policy, self.num_envs)
         self._arrays = _StepArrays(self._staged)
         self._free = list(range(num_staged))
         self._column = np.zeros(self.num_envs, np.int64)
@@ -98,8 +92,7 @@ class AsyncEnvCollector:
         self._continued: dict[int, int] = {}  # by full column, the column that goes on from it
         self._acted: list[tuple[np.ndarray, np.ndarray]] = []  # steps and columns since the last judgement
         self._idle: list[np.ndarray] = []  # environments that are ready, and not acted for
-        self._is_started = self._is_paused = False
-        self._learned_from = True
+        self._is_started = False
 
     @classmethod
     def from_config(
@@ -113,14 +106,12 @@ class AsyncEnvCollector:
         random_frames: int = 0,
     ) -> AsyncEnvCollector:
         """Return the collector that a manifest describes; see `rlruntime.collectors.make.make_collector`."""
-        if split_transforms(env.transforms).environment:
-            raise ConfigError(
-                "these transforms work on all copies together, which don't wait for each other here",
-                field="spec.training.env.transforms",
-                remedy="use another collector, or do without",
-            )
+        if split_transforms(env.transforms).environment:  # each copy has its own, which remember its episode alone
+            pool = AsyncEnvPool(env, workers=config.workers, copies=TransformedCopies())
+        else:
+            pool = AsyncEnvPool(with_copy_wrappers(env), workers=config.workers)
         return cls(
-            AsyncEnvPool(with_copy_wrappers(env), workers=config.workers),
+            pool,
             policy,
             num_steps=num_steps,
             seed=seed,
@@ -129,16 +120,6 @@ class AsyncEnvCollector:
             random_frames=random_frames,
         )
 
-    @property
-    def num_frames(self) -> int:
-        """Valid rows that were handed out."""
-        return self._accounts.num_frames
-
-    @property
-    def episodes(self) -> FinishedEpisodes:
-        """Those that ended in the last rollout, by its columns."""
-        return self._accounts.episodes
-
     def start(self) -> None:
         """See `Collector.start`."""
         if not self._is_started:
@@ -146,11 +127,10 @@ class AsyncEnvCollector:
 
     def collect(self) -> Rollout:
         """Return the next rollout ``[T, b]``; see `Collector.collect`."""
-        if self._is_paused:
-            raise RuntimeError("the collector is paused")
+        self._require_running()
         self.start()
         self.update_transforms()
-        at_random = self.num_frames < self.random_frames
+        at_random = self._acts_at_random
         with torch.no_grad():
             idle, self._idle = self._idle, []
             for ids in idle:
@@ -167,19 +147,7 @@ class AsyncEnvCollector:
             self._judge(at_random)
             self._hand_out()
         self._learned_from = False
-        return self._rollout
-
-    def rollouts(self, total_frames: int) -> Iterator[Rollout]:
-        """See `Collector.rollouts`."""
-        while self.num_frames < total_frames:
-            yield self.collect()
-            self.update_transforms()
-
-    def update_transforms(self) -> None:
-        """See `Collector.update_transforms`."""
-        if not self._learned_from:
-            update_statistics(self.policy, self._rollout)
-        self._learned_from = True
+        return self.rollout
 
     def publish(self) -> int:
         """Give the weights that have been learned the next version number and return it; they act at once."""
@@ -188,15 +156,11 @@ class AsyncEnvCollector:
 
     def pause(self) -> None:
         """See `Collector.pause`; steps under way are taken to their end."""
-        self._is_paused = True
+        super().pause()
         while self.pool.num_pending:
             ids, slot = self.pool.recv(self.pool.num_pending)
             self._absorb(ids, slot)
             self._idle.append(ids)
-
-    def resume(self) -> None:
-        """See `Collector.resume`."""
-        self._is_paused = False
 
     def close(self) -> None:
         """See `Collector.close`."""
@@ -212,14 +176,6 @@ class AsyncEnvCollector:
             staleness=self.staleness,
             batches=self.batches,
         )
-
-    def snapshot(self) -> list[bytes] | None:
-        """Return None: environments that don't wait for each other are at no common point."""
-        return None
-
-    def restore(self, snapshots: Sequence[bytes]) -> None:
-        """Refuse; see `snapshot`."""
-        raise RuntimeError("an asynchronous collector starts its episodes anew; call restart_episodes")
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters and the generator; columns that are not full are left to new episodes."""
@@ -240,8 +196,7 @@ class AsyncEnvCollector:
     def restart_episodes(self, seeds: Sequence[int], state: dict[str, Any]) -> None:
         """See `Collector.restart_episodes`."""
         self.load_state_dict(state)
-        for transform in self.policy.transforms:
-            transform.restart_episodes()  # type: ignore[operator]
+        self._restart_transforms()
         self._begin_episodes(seeds)
 
     def _begin_episodes(self, seeds: Sequence[int]) -> None:
@@ -256,6 +211,8 @@ class AsyncEnvCollector:
         self._step[:] = 0
         self._awaits_first[:] = True
         self._num_awaited = self.num_envs
+        if self._memory is not None:
+            self._memory.restart()
         self._is_started = True
 
     def _absorb(self, ids: np.ndarray, slot: StepSlot) -> None:
@@ -272,6 +229,8 @@ class AsyncEnvCollector:
         steps, columns = self._step[ids], self._column[ids]
         self._arrays.write_outcome(slot, ids, steps, columns)
         self._arrays.write_seen(slot, ids, steps + 1, columns)
+        if self._memory is not None:
+            self._memory.begins[ids] = ~slot.valid[ids]
         self.steps += len(ids)
         self._step[ids] = steps + 1
         full = steps + 1 == self.num_steps
@@ -295,10 +254,22 @@ class AsyncEnvCollector:
         """Choose actions for environments and send them."""
         observation, mask = rows
         steps, columns = self._step[ids], self._column[ids]
-        acted = self._actor.act_at_random(mask, len(ids)) if at_random else self._actor.act(observation, mask)
+        if self._memory is not None:
+            begun = steps == 0
+            self._memory.note(self._staged, ids[begun], columns[begun])
+        acted = self._chosen(ids, observation, mask, at_random)
         self._arrays.write_choice(acted, self.policy_version, steps, columns)
         self._acted.append((steps, columns))
         self.pool.send(ids, self.policy.distribution.to_env(acted.action))
+
+    def _chosen(self, ids: np.ndarray, observation: ObservationTensor, mask: Tensor | None, at_random: bool) -> Acted:
+        actor = self._actor
+        if self._memory is None:
+            return actor.act_at_random(mask, len(ids)) if at_random else actor.act(observation, mask)
+        params, value = self._memory.step(ids, observation)
+        if at_random:
+            return actor.act_at_random(mask, len(ids))._replace(value=value.cpu().numpy())
+        return actor.sample(params, value, mask)
 
     def _judge(self, at_random: bool) -> None:
         """Write log-probabilities, and values that can be deferred, of all actions since the last time, under the
@@ -315,7 +286,7 @@ class AsyncEnvCollector:
         else:
             log_prob = distribution.evaluate(params, action, mask).log_prob
         staged.behaviour_log_prob[steps, columns] = log_prob
-        if isinstance(self.policy, ActorCritic) and self.policy.deferrable:
+        if self._memory is None and isinstance(self.policy, ActorCritic) and self.policy.deferrable:
             device = self.policy.device
             observation = map_observation(lambda leaf: leaf[steps, columns].to(device), staged.observation)
             staged.value[steps, columns] = self.policy.values_in_chunks(observation, len(steps)).cpu()
@@ -329,7 +300,7 @@ class AsyncEnvCollector:
         order = sorted(range(len(chosen)), key=lambda place: (rounds[place], chosen[place][1]))
         columns = [chosen[place][0] for place in order]
         self.rollout_copies = copies = np.array([chosen[place][1] for place in order], np.int64)
-        rollout = self._rollout
+        rollout = self.rollout
         take_columns(self._staged, torch.tensor(columns), rollout)
         self._free += columns
         episodes = []

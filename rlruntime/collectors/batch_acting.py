@@ -8,10 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlruntime.collectors.rollout import Rollout
 from rlruntime.policies.actor_critic import ActorCritic
 from rlruntime.policies.fast_actor import FastActor, fast_actor
 from rlruntime.policies.observations import ObservationTensor, map_observation
 from rlruntime.policies.policy import Policy
+from rlruntime.policies.recurrent import State, zeroed
 
 _NOISE_ROWS = 1024
 
@@ -90,15 +92,63 @@ class BatchActor:
 
     def _act_in_torch(self, observation: ObservationTensor, mask: Tensor | None, num_rows: int) -> Acted:
         policy, device = self._policy, self._generator.device
-        distribution = policy.distribution
         observation = map_observation(lambda leaf: leaf.to(device), observation)
-        value: np.ndarray | None = None
         if isinstance(policy, ActorCritic) and not policy.deferrable:
-            params, judged = policy.params_and_values(observation)
-            value = judged.cpu().numpy()
-        else:
-            params = policy.action_params(observation)
+            return self.sample(*policy.params_and_values(observation), mask)
+        return self.sample(policy.action_params(observation), None, mask)
+
+    def sample(self, params: Tensor, value: Tensor | None, mask: Tensor | None) -> Acted:
+        """Draw actions from parameters ``[N, P]``; values ``[N]`` go with them."""
+        num_rows, device = params.shape[0], self._generator.device
+        distribution = self._policy.distribution
         noise = self._draw(num_rows)
         action = torch.empty((num_rows, *distribution.action_shape), dtype=distribution.action_dtype, device=device)
         distribution.sample(params, noise, None if mask is None else mask.to(device), action)
-        return Acted(action.cpu().numpy(), params.cpu().numpy(), value)
+        return Acted(action.cpu().numpy(), params.cpu().numpy(), None if value is None else value.cpu().numpy())
+
+
+class CopiesMemory:
+    """What a policy with memory remembers of each of `B` environment copies that don't wait for each other.
+
+    It is forgotten before the first step of an episode; the row that resets still belongs to the one that ended. Values
+    go with the actions: they are those of the memory that acted.
+
+    Args:
+        policy: whose state; its weights may change at any step.
+        num_envs: `B`.
+
+    Attributes:
+        begins: ``[B]`` bool, copies whose next row is the first of its episode.
+    """
+
+    def __init__(self, policy: ActorCritic, num_envs: int) -> None:
+        self._policy = policy
+        self._state = policy.initial_state(num_envs)
+        self.begins = np.ones(num_envs, np.bool_)
+
+    def restart(self) -> None:
+        """Every copy begins a new episode."""
+        self.begins[:] = True
+
+    def note(self, rollout: Rollout, copies: np.ndarray, columns: np.ndarray) -> None:
+        """Write what is remembered of copies before the first steps of columns, one for each."""
+        if len(copies):
+            for name, rows in self._rows(copies).items():
+                rollout.initial_state[name][columns] = zeroed(rows, self._begins(copies)).cpu()
+
+    def step(self, copies: np.ndarray, observation: ObservationTensor) -> tuple[Tensor, Tensor]:
+        """Return parameters ``[N, P]`` and values ``[N]`` of rows, each of another copy, and remember what follows."""
+        device = self._policy.device
+        observation = map_observation(lambda leaf: leaf.to(device), observation)
+        params, value, after = self._policy.step_with_value(observation, self._rows(copies), self._begins(copies))
+        index = torch.from_numpy(copies).to(device)
+        for name, rows in after.items():
+            self._state[name][index] = rows
+        return params, value
+
+    def _rows(self, copies: np.ndarray) -> State:
+        index = torch.from_numpy(copies).to(self._policy.device)
+        return {name: rows[index] for name, rows in self._state.items()}
+
+    def _begins(self, copies: np.ndarray) -> Tensor:
+        return torch.from_numpy(self.begins[copies]).to(self._policy.device)

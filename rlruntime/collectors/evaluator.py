@@ -17,7 +17,7 @@ from rlruntime.collectors.worker import DONE, FAILED, QUIT, weights_of
 from rlruntime.collectors.workers import Scheme, pickled
 from rlruntime.envs import messages
 from rlruntime.envs.process_pool import CLOSE_TIMEOUT_S
-from rlruntime.envs.worker_process import WorkerProcess
+from rlruntime.envs.worker_process import WorkerProcess, abandon_workers
 from rlruntime.errors import EnvironmentFault
 from rlruntime.policies.policy import Policy
 from rlruntime.spec.training.env import EnvConfig
@@ -61,6 +61,7 @@ class ProcessEvaluator:
         weights: how weights reach the process.
         start_timeout_s: seconds it may take to start, and to take over weights.
         timeout_s: seconds an evaluation may take.
+        num_envs, backend: of the copies; by default those of ``env``.
 
     Raises:
         ConfigError: environment or policy can't be had in another process.
@@ -77,6 +78,8 @@ class ProcessEvaluator:
         weights: Scheme = "SharedMemory",
         start_timeout_s: float = 120.0,
         timeout_s: float = 600.0,
+        num_envs: int | None = None,
+        backend: str | None = None,
     ) -> None:
         self.policy, self._timeout_s = policy, timeout_s
         make = SharedMemoryPublisher if weights == "SharedMemory" else PipePublisher
@@ -86,13 +89,13 @@ class ProcessEvaluator:
         self._failure: EnvironmentFault | None = None
         self._is_closed = False
         self._workers: list[WorkerProcess] = []
-        self._finalizer = weakref.finalize(self, _abandon, self._workers, os.getpid())
+        self._finalizer = weakref.finalize(self, abandon_workers, self._workers, os.getpid())
         try:
             with self._publisher.invite("evaluator") as sock:
                 worker = WorkerProcess(
                     0,
                     0,
-                    env.num_envs,
+                    num_envs or env.num_envs,
                     -1,
                     module="rlruntime.collectors.evaluator_worker",
                     title="evaluation worker",
@@ -100,7 +103,15 @@ class ProcessEvaluator:
                 )
             self._workers.append(worker)
             self._worker = worker
-            plan = EvaluatorPlan(env, pickled(policy), tuple(int(s) for s in seeds), noise_seed, start_timeout_s)
+            plan = EvaluatorPlan(
+                env=env,
+                num_envs=num_envs,
+                backend=backend,
+                policy=pickled(policy),
+                seeds=tuple(int(seed) for seed in seeds),
+                noise_seed=noise_seed,
+                timeout_s=start_timeout_s,
+            )
             worker.send(messages.VALUE, plan, timeout_s=start_timeout_s)
             worker.answer("start", time.monotonic() + start_timeout_s, start_timeout_s)
         except BaseException:
@@ -222,10 +233,3 @@ class ProcessEvaluator:
             raise EnvironmentFault("the evaluator is closed")
         if self._failure is not None:
             raise EnvironmentFault("the evaluator has failed before; make a new one") from self._failure
-
-
-def _abandon(workers: list[WorkerProcess], owner_pid: int) -> None:
-    """The evaluator was dropped without ``close``, or the interpreter ends."""
-    if os.getpid() == owner_pid:
-        for worker in workers:
-            worker.kill()

@@ -32,7 +32,8 @@ class EvaluatorPlan:
     """First message.
 
     Attributes:
-        env: its ``num_envs`` copies are stepped together.
+        env: the environment.
+        num_envs, backend: of the copies, which are stepped together; None for those of ``env``.
         policy: pickled, on the CPU.
         seeds: of the episodes.
         noise_seed: of the actions, where they are sampled; None takes the most probable ones.
@@ -40,6 +41,8 @@ class EvaluatorPlan:
     """
 
     env: EnvConfig
+    num_envs: int | None
+    backend: str | None
     policy: bytes
     seeds: tuple[int, ...]
     noise_seed: int | None
@@ -62,7 +65,7 @@ def main(socket_fd: int, _memory_fd: int, trace_fd: int, lifeline_fd: int, paren
 def _serve(plan: EvaluatorPlan, sock: socket.socket, weights: socket.socket) -> None:
     try:
         policy: Policy = pickle.loads(plan.policy)
-        env = make_transformed_env(plan.env, evaluation=True)
+        env = make_transformed_env(plan.env, num_envs=plan.num_envs, backend=plan.backend, evaluation=True)
     except Exception as error:
         messages.send(sock, messages.ERROR, to_worker_error(error))
         return

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rlruntime.collectors.accounting import Accounts, apply_reward_transforms, update_statistics
+from rlruntime.collectors.accounting import apply_reward_transforms
 from rlruntime.collectors.acting import Chooser, RandomChooser, make_chooser, uniform_log_prob
-from rlruntime.collectors.episodes import FinishedEpisodes
+from rlruntime.collectors.base import BaseCollector
 from rlruntime.collectors.memory import RecurrentMemory
 from rlruntime.collectors.protocol import CollectorStats
 from rlruntime.collectors.rollout import Rollout
@@ -27,7 +27,7 @@ from rlruntime.transforms.staging import make_transformed_env
 
 
 @register("collector", "Inline")
-class InlineCollector:
+class InlineCollector(BaseCollector[Rollout]):
     """Fills rollouts of ``num_steps`` steps of every copy of ``env`` with the actions of ``policy``.
 
     The inner loop computes only what the next step needs, the action, and writes into preallocated tensors. Values
@@ -53,6 +53,7 @@ class InlineCollector:
     """
 
     Config = InlineCollectorConfig
+    rollout: Rollout
 
     def __init__(
         self,
@@ -65,8 +66,8 @@ class InlineCollector:
         rollout: Rollout | None = None,
         first_copy: int = 0,
     ) -> None:
-        self.env, self.policy, self.seed = env, policy, seed
-        self.num_envs, self.num_steps, self.random_frames = env.num_envs, num_steps, random_frames
+        super().__init__(policy, num_envs=env.num_envs, num_steps=num_steps, random_frames=random_frames)
+        self.env, self.seed = env, seed
         self.device = policy.device
         self.policy_version = 1
         self.steps = 0
@@ -75,7 +76,6 @@ class InlineCollector:
         self._memory: RecurrentMemory | None = None
         if isinstance(policy, ActorCritic) and policy.is_recurrent:
             self._memory = RecurrentMemory(policy, env.num_envs)
-        self._accounts = Accounts(env.num_envs)
         self._generator = torch.Generator(device=self.device).manual_seed(stream_seed(seed, POLICY))
         if rollout is None:
             shapes = policy.state_shapes
@@ -84,8 +84,6 @@ class InlineCollector:
         self._previous = self.rollout
         self._has_observation = False
         self._goes_on = False  # from the last observation of the previous rollout, not from the first of this one
-        self._is_paused = False
-        self._learned_from = True
 
     @classmethod
     def from_config(
@@ -109,16 +107,6 @@ class InlineCollector:
         self._chooser = make_chooser(self.policy, rollout, self._generator, self._memory)
         self._random_chooser: Chooser = RandomChooser(self.policy, rollout, self._generator)
 
-    @property
-    def num_frames(self) -> int:
-        """Valid rows collected so far."""
-        return self._accounts.num_frames
-
-    @property
-    def episodes(self) -> FinishedEpisodes:
-        """Those that ended in the last rollout."""
-        return self._accounts.episodes
-
     def reset(self) -> None:
         """Start new episodes in every copy, seeded from the stream ``environment``."""
         copies = range(self._first_copy, self._first_copy + self.num_envs)
@@ -135,8 +123,7 @@ class InlineCollector:
         Raises:
             EnvironmentFault: an environment failed.
         """
-        if self._is_paused:
-            raise RuntimeError("the collector is paused")
+        self._require_running()
         rollout = self.rollout
         if self._has_observation:
             self.update_transforms()
@@ -158,33 +145,10 @@ class InlineCollector:
         self._learned_from, self._goes_on, self._previous = False, True, rollout
         return rollout
 
-    def rollouts(self, total_frames: int) -> Iterator[Rollout]:
-        """Yield rollouts until ``total_frames`` valid rows are collected, or less than a rollout more.
-
-        Learn from each inside the loop: the transforms' statistics move after its body.
-        """
-        while self.num_frames < total_frames:
-            yield self.collect()
-            self.update_transforms()
-
-    def update_transforms(self) -> None:
-        """Move the statistics of the policy's transforms by the last rollout. Call it once it has been learned from."""
-        if not self._learned_from:
-            update_statistics(self.policy, self.rollout)
-        self._learned_from = True
-
     def publish(self) -> int:
         """Give the weights that have been learned the next version number and return it; they act at once."""
         self.policy_version += 1
         return self.policy_version
-
-    def pause(self) -> None:
-        """See `Collector.pause`."""
-        self._is_paused = True
-
-    def resume(self) -> None:
-        """See `Collector.resume`."""
-        self._is_paused = False
 
     def close(self) -> None:
         """Close the environments."""
@@ -247,13 +211,8 @@ class InlineCollector:
         self.policy_version = int(state.get("policy_version", 1))
         self._generator.set_state(state["generator"])
         self._begin_episodes(seeds)
-        for transform in self.policy.transforms:
-            transform.restart_episodes()  # type: ignore[operator]
+        self._restart_transforms()
         self._learned_from = True
-
-    @property
-    def _acts_at_random(self) -> bool:
-        return self.num_frames < self.random_frames
 
     def _begin_episodes(self, seeds: Sequence[int]) -> None:
         self.env.reset(seeds, self._first_slot)

@@ -24,7 +24,7 @@ from rlruntime.collectors.worker import ANSWER, ASK, COLLECT, DONE, FAILED, ORDE
 from rlruntime.envs import messages
 from rlruntime.envs.process_pool import CLOSE_TIMEOUT_S, split_copies, usable_cores
 from rlruntime.envs.shared_slot import open_shared_memory
-from rlruntime.envs.worker_process import WorkerProcess
+from rlruntime.envs.worker_process import WorkerProcess, abandon_workers
 from rlruntime.errors import ConfigError, EnvironmentFault
 from rlruntime.policies.policy import Policy
 from rlruntime.spec.training.env import EnvConfig
@@ -113,7 +113,7 @@ class CollectionWorkers:
         self.workers: list[WorkerProcess] = []
         self._followed: list[_Followed] = []
         self._memory_fd = open_shared_memory("rljob-rollouts")
-        self._finalizer = weakref.finalize(self, _abandon, self.workers, os.getpid())
+        self._finalizer = weakref.finalize(self, abandon_workers, self.workers, os.getpid())
         policies = [policy(index) if not isinstance(policy, Policy) else policy for index in range(len(bounds))]
         self.policy = policies[0]
         map_rollouts = partial(
@@ -452,10 +452,3 @@ def pickled(policy: Policy) -> bytes:
             f"the policy can't travel to a worker process: {error}",
             remedy="define its classes and functions at the top level of a module",
         ) from None
-
-
-def _abandon(workers: list[WorkerProcess], owner_pid: int) -> None:
-    """The collector was dropped without ``close``, or the interpreter ends."""
-    if os.getpid() == owner_pid:
-        for worker in workers:
-            worker.kill()

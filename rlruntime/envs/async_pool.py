@@ -20,18 +20,15 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
 from rlruntime.envs import messages
-from rlruntime.envs.async_worker import FAILED, ORDER, QUIT, reset_order, step_order
-from rlruntime.envs.build import import_modules, make_single_env
-from rlruntime.envs.loop import LoopVectorEnv
-from rlruntime.envs.make import describe
+from rlruntime.envs.async_worker import FAILED, ORDER, QUIT, Copies, PlainCopies, reset_order, step_order
+from rlruntime.envs.build import import_modules
 from rlruntime.envs.process_pool import CLOSE_TIMEOUT_S, START_TIMEOUT_S, split_copies
-from rlruntime.envs.protocol import EnvSpaces, StepSlot
+from rlruntime.envs.protocol import EnvSpaces, StepSlot, VectorEnv
 from rlruntime.envs.shared_slot import (
     SharedField,
     SharedLayout,
@@ -42,7 +39,7 @@ from rlruntime.envs.shared_slot import (
 )
 from rlruntime.envs.spaces import EnvLayout
 from rlruntime.envs.worker import Build, Prepare
-from rlruntime.envs.worker_process import WorkerProcess
+from rlruntime.envs.worker_process import WorkerProcess, abandon_workers
 from rlruntime.errors import ConfigError, EnvironmentFault
 from rlruntime.spec.training.env import EnvConfig
 
@@ -72,6 +69,8 @@ class AsyncEnvPool:
             other. ``step_timeout_seconds`` is what a step or a reset may take, from when it was sent.
         workers: processes, or threads of this process.
         start_timeout_s: seconds a worker may take to import and build its copies; at least ``step_timeout_seconds``.
+        copies: how copies are made, such as `rlruntime.transforms.async_copies.TransformedCopies`; as they are by
+            default.
 
     Attributes:
         num_envs: `B`.
@@ -84,7 +83,12 @@ class AsyncEnvPool:
     """
 
     def __init__(
-        self, config: EnvConfig, *, workers: Workers = "Processes", start_timeout_s: float = START_TIMEOUT_S
+        self,
+        config: EnvConfig,
+        *,
+        workers: Workers = "Processes",
+        start_timeout_s: float = START_TIMEOUT_S,
+        copies: Copies | None = None,
     ) -> None:
         if config.restart_workers:
             raise ConfigError(
@@ -98,7 +102,12 @@ class AsyncEnvPool:
         self.num_envs = config.num_envs
         self.timeout_s = config.step_timeout_seconds
         timeout_s = max(start_timeout_s, config.step_timeout_seconds)
-        self._engine: _Engine = _Processes(config, timeout_s) if workers == "Processes" else _Threads(config)
+        copies = PlainCopies() if copies is None else copies
+        self._engine: _Engine
+        if workers == "Processes":
+            self._engine = _Processes(config, copies, timeout_s)
+        else:
+            self._engine = _Threads(config, copies)
         self.spaces: EnvSpaces = self._engine.layout.spaces
         arrays = self._engine.arrays
         self._actions, self._seeds, self._slot = arrays["action"], arrays["seed"], slot_of(arrays, slice(None))
@@ -262,15 +271,15 @@ class _Engine(ABC):
 
 
 class _Processes(_Engine):
-    def __init__(self, config: EnvConfig, timeout_s: float) -> None:
+    def __init__(self, config: EnvConfig, copies: Copies, timeout_s: float) -> None:
         self._workers: list[WorkerProcess] = []
         self._memory_fd = open_shared_memory("rljob-async-envs")
-        self._finalizer = weakref.finalize(self, _abandon, self._workers, os.getpid())
+        self._finalizer = weakref.finalize(self, abandon_workers, self._workers, os.getpid())
         self._poller = select.poll()
         self._timeout_s = config.step_timeout_seconds
         try:
             for index, (first, last) in enumerate(split_copies(config.num_envs, config.num_workers or config.num_envs)):
-                worker = WorkerProcess(index, first, last, self._memory_fd, module="rlruntime.envs.async_worker")
+                worker = WorkerProcess(index, first, last, self._memory_fd, module=copies.module)
                 self._workers.append(worker)
             self.layout = self._start(config, timeout_s)
         except BaseException:
@@ -349,17 +358,16 @@ class _Processes(_Engine):
 
 
 class _Threads(_Engine):
-    def __init__(self, config: EnvConfig) -> None:
+    def __init__(self, config: EnvConfig, copies: Copies) -> None:
         import_modules(config)
-        self.layout = describe(config)
+        self.layout = copies.describe(config)
         self.pids = [os.getpid()]
         shared = _with_seeds(plan_shared_layout(self.layout.spaces, config.num_envs), config.num_envs)
         self.arrays = {field.name: np.zeros(field.shape, field.dtype) for field in shared.fields}
-        make = partial(make_single_env, config)
-        self._envs: list[LoopVectorEnv] = []
+        self._envs: list[VectorEnv] = []
         try:
             for copy in range(config.num_envs):
-                self._envs.append(LoopVectorEnv(make, self.layout, 1, first_copy=copy))
+                self._envs.append(copies.make(config, self.layout, copy))
         except BaseException:
             for env in self._envs:
                 env.close()
@@ -432,10 +440,3 @@ class _Threads(_Engine):
 def _with_seeds(shared: SharedLayout, num_envs: int) -> SharedLayout:
     field = SharedField("seed", (num_envs,), "<i8", shared.size)
     return replace(shared, fields=(*shared.fields, field), size=shared.size + 8 * num_envs)
-
-
-def _abandon(workers: list[WorkerProcess], owner_pid: int) -> None:
-    """The pool was dropped without ``close``, or the interpreter ends."""
-    if os.getpid() == owner_pid:
-        for worker in workers:
-            worker.kill()

@@ -10,16 +10,21 @@ from __future__ import annotations
 import socket
 import struct
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from rlruntime.envs import messages
 from rlruntime.envs.build import make_single_env
 from rlruntime.envs.loop import LoopVectorEnv
-from rlruntime.envs.protocol import StepSlot
+from rlruntime.envs.make import describe
+from rlruntime.envs.protocol import StepSlot, VectorEnv
 from rlruntime.envs.shared_slot import map_arrays, slot_of
+from rlruntime.envs.spaces import EnvLayout
 from rlruntime.envs.worker import Build, Server, serve, to_worker_error
+
+if TYPE_CHECKING:
+    from rlruntime.spec.training.env import EnvConfig
 
 ORDER = struct.Struct("=i")
 QUIT = 0
@@ -37,12 +42,44 @@ def reset_order(copy: int) -> int:
     return -(copy + 1)
 
 
+class Copies(Protocol):
+    """How single copies of an environment are made, in a thread of the pool's process or in a worker process.
+
+    Attributes:
+        module: that runs in a worker process.
+    """
+
+    module: str
+
+    def describe(self, config: EnvConfig) -> EnvLayout:
+        """Return what the policy sees of a copy."""
+
+    def make(self, config: EnvConfig, layout: EnvLayout, copy: int) -> VectorEnv:
+        """Return a vector environment of one copy."""
+
+
+class PlainCopies:
+    """Copies as they are."""
+
+    module = __name__
+
+    def describe(self, config: EnvConfig) -> EnvLayout:
+        """See `Copies`."""
+        return describe(config)
+
+    def make(self, config: EnvConfig, layout: EnvLayout, copy: int) -> VectorEnv:
+        """See `Copies`."""
+        return LoopVectorEnv(partial(make_single_env, config), layout, 1, first_copy=copy)
+
+
 class AsyncServer(Server):
     """Steps copies one by one, in the order in which that was asked for."""
 
+    copies: Copies = PlainCopies()
+
     def __init__(self, sock: socket.socket, memory_fd: int) -> None:
         super().__init__(sock, memory_fd)
-        self._envs: list[LoopVectorEnv] = []
+        self._envs: list[VectorEnv] = []
         self._slots: list[StepSlot] = []
         self._first = 0
         self._actions = self._seeds = np.zeros(0)
@@ -58,11 +95,13 @@ class AsyncServer(Server):
     def build(self, order: Build) -> tuple[bytes, Any]:
         arrays = map_arrays(self.memory_fd, order.shared)
         self._actions, self._seeds, self._first = arrays["action"], arrays["seed"], order.first
-        make = partial(make_single_env, self.config)
         for copy in range(order.first, order.last):
             self._slots.append(slot_of(arrays, slice(copy, copy + 1)))
-            self._envs.append(LoopVectorEnv(make, order.layout, 1, first_copy=copy))
+            self._envs.append(self.copies.make(self.config, order.layout, copy))
         return messages.DONE, None
+
+    def describe(self) -> EnvLayout:
+        return self.copies.describe(self.config)
 
     def _follow_orders(self) -> None:
         sock, rest = self.sock, b""

@@ -25,7 +25,7 @@ from rlruntime.envs.protocol import StepSlot
 from rlruntime.envs.shared_slot import copy_slot, map_arrays, open_shared_memory, plan_shared_layout, slot_of
 from rlruntime.envs.spaces import EnvLayout
 from rlruntime.envs.worker import Build, Prepare
-from rlruntime.envs.worker_process import WorkerProcess
+from rlruntime.envs.worker_process import WorkerProcess, abandon_workers
 from rlruntime.errors import CheckpointError, ConfigError, EnvironmentFault
 from rlruntime.spec.training.env import EnvConfig
 
@@ -61,7 +61,7 @@ class ProcessPool:
         self._memory_fd = open_shared_memory("rljob-envs")
         self._shared_step: tuple[np.ndarray, StepSlot] | None = None
         self._workers: list[WorkerProcess] = []
-        self._finalizer = weakref.finalize(self, _abandon, self._workers, os.getpid())
+        self._finalizer = weakref.finalize(self, abandon_workers, self._workers, os.getpid())
         try:
             bounds = split_copies(self.num_envs, config.num_workers or usable_cores())
             for index, (first, last) in enumerate(bounds):
@@ -238,10 +238,3 @@ def usable_cores() -> int:
 
 def _restart_seed(seed: int, restarts: int) -> int:
     return int(np.random.SeedSequence([seed, restarts]).generate_state(1)[0])
-
-
-def _abandon(workers: list[WorkerProcess], owner_pid: int) -> None:
-    """The pool was dropped without ``close``, or the interpreter ends."""
-    if os.getpid() == owner_pid:
-        for worker in workers:
-            worker.kill()

@@ -154,10 +154,19 @@ class Server:
                 if kind == last:
                     return True
 
+    def read_config(self, fields: dict[str, Any]) -> EnvConfig:
+        """Return what serves as the config here: the same attributes, without the class."""
+        wrappers = tuple(SimpleNamespace(**wrapper) for wrapper in fields["wrappers"])
+        return cast("EnvConfig", SimpleNamespace(**{**fields, "wrappers": wrappers}))
+
+    def describe(self) -> EnvLayout:
+        """Return what the policy sees of the environment."""
+        return describe(self.config)
+
     def _prepare(self, order: Prepare) -> tuple[bytes, Any]:
-        self._config = config = _from_fields(order.config)
-        import_modules(config)
-        return messages.VALUE, describe(config) if order.describe else None
+        self._config = self.read_config(order.config)
+        import_modules(self._config)
+        return messages.VALUE, self.describe() if order.describe else None
 
 
 class PoolServer(Server):
@@ -203,12 +212,6 @@ class PoolServer(Server):
         make = partial(make_single_env, self.config)
         self._env = LoopVectorEnv(make, order.layout, order.last - order.first, first_copy=order.first)
         return messages.DONE, None
-
-
-def _from_fields(fields: dict[str, Any]) -> EnvConfig:
-    """Return what serves as the config here: the same attributes, without the class."""
-    wrappers = tuple(SimpleNamespace(**wrapper) for wrapper in fields["wrappers"])
-    return cast("EnvConfig", SimpleNamespace(**{**fields, "wrappers": wrappers}))
 
 
 def to_worker_error(error: Exception) -> WorkerError:

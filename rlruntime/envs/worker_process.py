@@ -221,3 +221,10 @@ def to_exception(error: WorkerError) -> Exception:
         return ConfigError(problem, field=field, remedy=remedy)
     cls = UnlearnableFault if error.kind == "unlearnable" else EnvironmentFault
     return cls(error.message, worker_traceback=error.traceback)
+
+
+def abandon_workers(workers: list[WorkerProcess], owner_pid: int) -> None:
+    """Kill workers whose owner was dropped without ``close``, or whose interpreter ends; for `weakref.finalize`."""
+    if os.getpid() == owner_pid:
+        for worker in workers:
+            worker.kill()

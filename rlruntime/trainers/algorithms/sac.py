@@ -9,26 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlruntime.losses.action_value import squared_td_loss, td_target, temperature_gradient
+from rlruntime.losses.action_value import temperature_gradient
 from rlruntime.metrics.timers import PhaseTimers
-from rlruntime.policies.critics import build_critics, make_critic_gradient
 from rlruntime.policies.flat import Adam, FlatParameters
-from rlruntime.policies.gradients import make_actor_gradient
 from rlruntime.policies.policy import Policy
 from rlruntime.policies.squashed import PathwiseSample, SquashedGaussian
 from rlruntime.spec.training.sac import SACConfig
 from rlruntime.storages.batch import Batch
-from rlruntime.trainers.algorithms.learner import (
-    BeforeStep,
-    Means,
-    Phases,
-    RowReader,
-    Rows,
-    Target,
-    noise_generator,
-    nothing,
-)
-from rlruntime.trainers.schedules import schedule_factor
+from rlruntime.trainers.algorithms.actor_critics import ActorAndCritics
+from rlruntime.trainers.algorithms.learner import BeforeStep, Means, Rows
 
 _METRICS = (
     "loss/critic",
@@ -42,22 +31,17 @@ _METRICS = (
 )
 
 
-class SAC:
+class SAC(ActorAndCritics[SACConfig, SquashedGaussian]):
     """See `Learner`.
 
     Args:
         config: settings.
         policy: of kind `SAC`.
-        seed: of the job; the streams ``critic`` and ``learning-noise`` are drawn from it.
-        timers: told the phases ``transform``, ``loss``, ``backward`` and ``optimizer``.
-        before_step: called before each optimiser step, with its gradients computed and clipped, and while none are
-            recorded.
+        seed, timers, before_step: see `ActorAndCritics`.
 
     Attributes:
-        critics: their module.
         temperature: weight of the entropy in the objective, per nat.
         target_entropy: in nats.
-        num_updates: so far.
     """
 
     Config = SACConfig
@@ -71,27 +55,11 @@ class SAC:
         timers: PhaseTimers | None = None,
         before_step: BeforeStep | None = None,
     ) -> None:
-        if not isinstance(policy.distribution, SquashedGaussian):
-            raise TypeError(f"SAC learns a policy of kind SAC, not {policy.kind}")
-        self.config, self.policy, self.distribution = config, policy, policy.distribution
-        self.before_step = nothing if before_step is None else before_step
-        self.critics = build_critics(policy, num_critics=config.num_critics, seed=seed)
-        self.actor_parameters, self.critic_parameters = FlatParameters(policy), FlatParameters(self.critics)
-        self.target = Target(self.critics, self.critic_parameters)
-        self.actor = make_actor_gradient(policy)
-        self.critic, self.target_critic = make_critic_gradient(self.critics), make_critic_gradient(self.target.module)
-        self.actor_optimizer = Adam(self.actor_parameters, epsilon=config.adam_epsilon)
-        self.critic_optimizer = Adam(self.critic_parameters, epsilon=config.adam_epsilon)
-        device = policy.device
-        self._log_temperature = FlatParameters(_Scalar(math.log(config.initial_temperature)).to(device))
+        super().__init__(config, policy, SquashedGaussian, seed=seed, timers=timers, before_step=before_step)
+        self._log_temperature = FlatParameters(_Scalar(math.log(config.initial_temperature)).to(policy.device))
         self.temperature_optimizer = Adam(self._log_temperature, epsilon=config.adam_epsilon)
         self.target_entropy = -float(self.distribution.size) if config.target_entropy is None else config.target_entropy
-        self.num_updates = 0
-        self._read = RowReader(policy, config.gamma)
-        self._phases, self._means = Phases(timers), Means("sac", _METRICS, device)
-        self._generator = noise_generator(seed, device)
-        self._td_error = torch.zeros(0, device=device)
-        self.schedule(0.0)
+        self._means = Means("sac", _METRICS, policy.device)
 
     @property
     def temperature(self) -> float:
@@ -100,9 +68,8 @@ class SAC:
 
     def schedule(self, progress: float) -> None:
         """See `Learner.schedule`."""
-        config, factor = self.config, schedule_factor(self.config.schedule, progress)
-        rates = (config.actor_learning_rate, config.critic_learning_rate, config.temperature_learning_rate)
-        self._rates = [factor * (config.learning_rate if rate is None else rate) for rate in rates]
+        super().schedule(progress)
+        self._temperature_rate = self._rate(self.config.temperature_learning_rate, progress)
 
     @torch.no_grad()
     def update(self, batch: Batch) -> None:
@@ -122,28 +89,17 @@ class SAC:
         self.num_updates += 1
         if self.num_updates % self.config.target_update_interval == 0:
             with phases.optimizer:
-                self.target.follow(self.config.tau)
+                self.target_critics.follow(self.config.tau)
         self._means.add(critic[0], actor[0], critic[1], critic[2], actor[1], actor[2], critic[3], actor[3])
 
     def _update_critics(
         self, rows: Rows, following: PathwiseSample, temperature: float
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Regress the critics on the soft value of what follows (equations 5 and 3); the least critic judges it."""
-        phases = self._phases
-        with phases.loss:
+        with self._phases.loss:
             next_values = self.target_critic.infer(rows.next_observation, following.action)
             next_value = next_values.amin(0).sub_(following.log_prob, alpha=temperature)
-            target = td_target(rows.reward, rows.discount, rows.terminated, next_value)
-            values = self.critic.forward(rows.observation, rows.action)
-            outcome = squared_td_loss(values, target, rows.weight)
-            self._td_error = outcome.error
-        with phases.backward:
-            self.critic.backward(outcome.gradient)
-        with phases.optimizer:
-            norm = self.critic_parameters.clip_grad_norm_(self.config.max_grad_norm)
-            self.before_step()
-            self.critic_optimizer.step(self._rates[1])
-        return outcome.loss, values.mean(), target.mean(), norm
+        return self._regress_critics(rows, next_value)
 
     def _update_actor(
         self, rows: Rows, sample: PathwiseSample, temperature: float
@@ -163,47 +119,31 @@ class SAC:
             d_action = self.critic.action_gradient(d_values)
             self.actor.backward(self.distribution.pathwise_gradient(sample, d_action, temperature * share))
         with phases.optimizer:
-            norm = self.actor_parameters.clip_grad_norm_(self.config.max_grad_norm)
-            self.before_step()
-            self.actor_optimizer.step(self._rates[0])
+            norm = self._step(self.actor_parameters, self.actor_optimizer, self._actor_rate)
             if self.config.learn_temperature:
                 self._log_temperature.grad.fill_(temperature_gradient(sample.log_prob, self.target_entropy))
                 self.before_step()
-                self.temperature_optimizer.step(self._rates[2])
+                self.temperature_optimizer.step(self._temperature_rate)
         return loss, -mean_log_prob, torch.full_like(norm, temperature), norm
-
-    def td_error(self) -> Tensor:
-        """See `Learner.td_error`."""
-        return self._td_error.mean(0)
 
     def metrics(self) -> dict[str, float]:
         """See `Learner.metrics`."""
         means = self._means.take()
-        return {**means, "optim/learning_rate": self._rates[1]} if means else means
+        return {**means, "optim/learning_rate": self._critic_rate} if means else means
 
     def state_dict(self) -> dict[str, Any]:
         """See `Learner.state_dict`."""
         return {
-            "critics": self.critics.state_dict(),
-            "target_critics": self.target.module.state_dict(),
-            "actor_optimizer": self.actor_optimizer.state_dict(),
-            "critic_optimizer": self.critic_optimizer.state_dict(),
+            **super().state_dict(),
             "log_temperature": self._log_temperature.data,
             "temperature_optimizer": self.temperature_optimizer.state_dict(),
-            "num_updates": self.num_updates,
-            "generator": self._generator.get_state(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """See `Learner.load_state_dict`."""
-        self.critics.load_state_dict(state["critics"])
-        self.target.module.load_state_dict(state["target_critics"])
-        self.actor_optimizer.load_state_dict(state["actor_optimizer"])
-        self.critic_optimizer.load_state_dict(state["critic_optimizer"])
+        super().load_state_dict(state)
         self._log_temperature.data.copy_(state["log_temperature"])
         self.temperature_optimizer.load_state_dict(state["temperature_optimizer"])
-        self.num_updates = int(state["num_updates"])
-        self._generator.set_state(state["generator"])
 
 
 class _Scalar(torch.nn.Module):

@@ -17,12 +17,15 @@ from rlruntime.collectors.async_envs import AsyncEnvCollector
 from rlruntime.collectors.rollout import Rollout
 from rlruntime.collectors.trajectories import pack_trajectories
 from rlruntime.envs.async_pool import AsyncEnvPool
+from rlruntime.envs.protocol import EnvSpaces
 from rlruntime.policies.actor_critic import ActorCritic
 from rlruntime.policies.build import build_policy
+from rlruntime.spec.training.collectors import AsyncEnvCollectorConfig
 from rlruntime.spec.training.component import Component
 from rlruntime.spec.training.env import EnvConfig
 from rlruntime.spec.training.ppo import PPOConfig
 from rlruntime.trainers.algorithms.ppo import PPO
+from rlruntime.transforms.staging import make_transformed_env
 
 MLP = Component(type="MLP", config={"hiddenSizes": [4]})
 NORMALISED = [Component(type="ObservationNorm"), Component(type="RewardNorm")]
@@ -30,7 +33,7 @@ Make = Callable[..., AsyncEnvCollector]
 
 
 @pytest.fixture
-def make(_nothing_is_left: None) -> Iterator[Make]:
+def make(nothing_is_left: None) -> Iterator[Make]:
     """Make collectors on threads; they are closed at the end."""
     made: list[AsyncEnvCollector] = []
 
@@ -43,6 +46,12 @@ def make(_nothing_is_left: None) -> Iterator[Make]:
     for collector in made:
         collector.close()
     made.clear()
+
+
+def make_spaces(config: EnvConfig) -> EnvSpaces:
+    env = make_transformed_env(config, num_envs=1)
+    env.close()
+    return env.spaces
 
 
 def counts(rollout: Rollout, column: int) -> list[float]:
@@ -221,3 +230,33 @@ def test_restarted_episodes_keep_counters_and_take_new_seeds(make: Make) -> None
     assert counts(rollout, 0)[0] == 0.0
     assert collector.num_frames == frames + rollout.num_valid
     assert int(rollout.trajectory_id.max()) >= 2
+
+
+@pytest.mark.parametrize("workers", ["Threads", "Processes"])
+def test_transforms_that_remember_do_so_for_each_environment(workers: str, nothing_is_left: None) -> None:
+    transforms = (
+        Component(type="CatFrames", config={"frames": 2}),
+        Component(type="TrajectoryCounter"),
+        Component(type="StepCounter", config={"limit": 4}),
+    )
+    config = env_config(num_envs=3, length=1000).model_copy(update={"transforms": transforms})
+    settings = AsyncEnvCollectorConfig(workers=workers, columns=2)  # type: ignore[arg-type]
+    policy = build_policy(make_spaces(config), MLP, transforms)
+    collector = AsyncEnvCollector.from_config(settings, config, policy, num_steps=6, seed=0)
+    try:
+        for _ in range(6):
+            rollout = collector.collect()
+            assert isinstance(rollout.observation, dict)
+            for column, copy in enumerate(collector.rollout_copies.tolist()):
+                # CountingEnv observes [step of the episode, seed]: two frames are two steps of one copy and episode.
+                frames = rollout.observation["observation"][:, column].reshape(7, 2, 2)
+                steps, seeds = frames[:, :, 0], frames[:, :, 1]
+                assert seeds.unique().tolist() == [float(np.float32(env_seed(copy)))]
+                assert torch.equal(steps[:, 0], (steps[:, 1] - 1).clamp(min=0))
+                assert torch.equal(rollout.observation["step_count"][:, column, 0].float(), steps[:, 1])
+                assert steps.max() == 4  # where it is truncated
+                numbers = rollout.observation["trajectory"][:, column, 0]
+                assert set((numbers % 3).tolist()) == {copy}
+        assert collector.episodes.lengths.tolist() == [4] * len(collector.episodes.lengths)
+    finally:
+        collector.close()

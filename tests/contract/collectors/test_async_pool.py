@@ -24,7 +24,7 @@ BOTH = pytest.mark.parametrize("workers", ["Processes", "Threads"])
 
 
 @pytest.fixture
-def pools(_nothing_is_left: None) -> Iterator[list[AsyncEnvPool]]:
+def pools(nothing_is_left: None) -> Iterator[list[AsyncEnvPool]]:
     """A list whose pools are closed at the end."""
     opened: list[AsyncEnvPool] = []
     yield opened

@@ -31,7 +31,7 @@ Make = Callable[..., Any]
 
 
 @pytest.fixture
-def make(_nothing_is_left: None) -> Iterator[Make]:
+def make(nothing_is_left: None) -> Iterator[Make]:
     """Make collectors of one worker with two copies; nothing of theirs may be left at the end."""
     made: list[Any] = []
 

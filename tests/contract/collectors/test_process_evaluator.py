@@ -26,7 +26,7 @@ Make = Callable[..., ProcessEvaluator]
 
 
 @pytest.fixture
-def make(_nothing_is_left: None) -> Iterator[Make]:
+def make(nothing_is_left: None) -> Iterator[Make]:
     """Make evaluators; nothing of theirs may be left at the end."""
     made: list[ProcessEvaluator] = []
 

@@ -17,7 +17,6 @@ from rlruntime.collectors.rollout import Rollout
 from rlruntime.collectors.sync_process import SyncProcessCollector
 from rlruntime.envs.async_pool import AsyncEnvPool
 from rlruntime.envs.make import describe, make_vector_env
-from rlruntime.errors import ConfigError
 from rlruntime.policies.actor_critic import ActorCritic
 from rlruntime.policies.build import build_policy
 from rlruntime.spec.training.component import Component
@@ -47,7 +46,7 @@ def largest_ratio_error(learner: PPO, rollout: Rollout) -> float:
     return float(((log_prob - batch.rows.behaviour_log_prob).exp() - 1).abs().max())
 
 
-@pytest.mark.usefixtures("_nothing_is_left")
+@pytest.mark.usefixtures("nothing_is_left")
 def test_with_one_worker_rollouts_learning_and_resuming_are_those_of_the_inline_collector() -> None:
     config = env_config("toy_envs:RandomWalkEnv", 3)
     inline = InlineCollector(make_vector_env(config), policy_for(config), num_steps=16, seed=3)
@@ -83,7 +82,7 @@ def test_with_one_worker_rollouts_learning_and_resuming_are_those_of_the_inline_
     process.close()
 
 
-@pytest.mark.usefixtures("_nothing_is_left")
+@pytest.mark.usefixtures("nothing_is_left")
 def test_a_rollout_that_is_cut_short_is_remembered_up_to_where_it_was_cut() -> None:
     config = env_config("collector_envs:SleepingEnv", 4, sleep_s=0.002, slow_factor=5.0, slow_seed=-1, length=50)
     policy = policy_for(config, {"type": "recurrent_networks:Counter"})
@@ -108,7 +107,7 @@ def test_a_rollout_that_is_cut_short_is_remembered_up_to_where_it_was_cut() -> N
         collector.close()
 
 
-@pytest.mark.usefixtures("_nothing_is_left")
+@pytest.mark.usefixtures("nothing_is_left")
 def test_workers_beside_the_learner_hand_over_what_they_remembered() -> None:
     config = env_config("toy_envs:RandomWalkEnv", 4)
     policy = policy_for(config, KINDS["GRU"])
@@ -125,12 +124,45 @@ def test_workers_beside_the_learner_hand_over_what_they_remembered() -> None:
         collector.close()
 
 
-@pytest.mark.usefixtures("_nothing_is_left")
-def test_environments_that_do_not_wait_refuse_a_policy_with_memory() -> None:
-    config = env_config(num_envs=2)
-    with pytest.raises(ConfigError) as caught:
-        AsyncEnvCollector(AsyncEnvPool(config, workers="Threads"), policy_for(config), num_steps=4)
-    assert str(caught.value) == (
-        "spec.training.collector.type: this collector can't carry the state of a policy with memory (got 'AsyncEnv'); "
-        "use Inline, SyncProcess or AsyncProcess, or a network without memory"
+@pytest.mark.usefixtures("nothing_is_left")
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_environments_that_do_not_wait_have_memories_of_their_own(kind: str) -> None:
+    config = env_config("toy_envs:RandomWalkEnv", 3)
+    policy = policy_for(config, KINDS[kind])
+    collector = AsyncEnvCollector(AsyncEnvPool(config, workers="Threads"), policy, num_steps=16, columns=2, seed=3)
+    learner = PPO(SETTINGS, policy)
+    try:
+        for number in range(8):  # nothing is published: those who act have the learner's weights
+            rollout = collector.collect()
+            assert largest_ratio_error(learner, rollout) < 1e-5
+            resets = torch.cat([torch.zeros(1, 2, dtype=torch.bool), ~rollout.valid])
+            state = {name: rows.clone() for name, rows in rollout.initial_state.items()}
+            observation = rollout.observation.flatten(0, 1)  # type: ignore[union-attr]
+            with torch.no_grad():  # also that of the last observation, which nothing was done about in this rollout
+                values = policy.values_over(observation, state, resets)[0].view(17, 2)
+            torch.testing.assert_close(rollout.value, values, rtol=1e-5, atol=1e-5)
+            if number >= 3:
+                assert float(rollout.initial_state["actor.hidden"].abs().max()) > 0
+    finally:
+        collector.close()
+
+
+@pytest.mark.usefixtures("nothing_is_left")
+def test_an_environment_is_remembered_from_column_to_column_and_forgotten_where_its_episode_ends() -> None:
+    config = env_config(num_envs=3, length=7)
+    policy = policy_for(config, {"type": "recurrent_networks:Counter"})
+    show_counts(policy)
+    collector = AsyncEnvCollector(
+        AsyncEnvPool(config, workers="Threads"), policy, num_steps=5, columns=2, random_frames=20
     )
+    try:
+        for _ in range(12):
+            rollout = collector.collect()
+            assert isinstance(rollout.observation, Tensor)
+            seen = rollout.observation[:-1, :, 0] + 1  # how many rows of the episode there were; the final one is 8
+            assert torch.equal(rollout.value[:-1], seen)
+            first = torch.where(rollout.observation[0, :, 0] == 0, 0.0, rollout.observation[0, :, 0])
+            assert rollout.initial_state["actor.seen"][:, 0].tolist() == first.tolist()
+            collector.publish()
+    finally:
+        collector.close()

@@ -35,7 +35,7 @@ Make = Callable[..., SyncProcessCollector]
 
 
 @pytest.fixture
-def make(_nothing_is_left: None) -> Iterator[Make]:
+def make(nothing_is_left: None) -> Iterator[Make]:
     """Make collectors; they are closed at the end, and nothing of theirs may be left then."""
     made: list[SyncProcessCollector] = []
 

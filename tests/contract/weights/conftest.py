@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from torch import nn
 from weight_processes import Make
@@ -19,13 +15,8 @@ from rlruntime.weights.schemes.shared_memory import SharedMemoryPublisher
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left() -> Iterator[None]:
-    process = psutil.Process()
-    shared = sorted(os.listdir("/dev/shm")) if Path("/dev/shm").exists() else []
-    before = process.num_fds(), set(process.children()), threading.active_count()
-    yield
-    assert (process.num_fds(), set(process.children()), threading.active_count()) == before
-    assert (sorted(os.listdir("/dev/shm")) if Path("/dev/shm").exists() else []) == shared
+def _nothing_stays(nothing_is_left: None) -> None:
+    """Every test here."""
 
 
 @pytest.fixture(params=[SharedMemoryPublisher, PipePublisher], ids=["SharedMemory", "Pipe"])

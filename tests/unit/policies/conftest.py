@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-import torch
 from policy_runs import Run, train
 
 
@@ -29,9 +26,5 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Compute on one thread, since a second one only waits for tensors as small as these."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def _one_thread(one_thread: None) -> None:
+    """Every test here."""

@@ -98,7 +98,7 @@ def reference_update(sac: SAC, batch: Batch, noise: Tensor) -> dict[str, Tensor]
 
     with torch.no_grad():
         next_action, next_log_prob = act(following, noise[0])
-        next_value = sac.target.module(following, next_action).min(0).values - alpha * next_log_prob
+        next_value = sac.target_critics.module(following, next_action).min(0).values - alpha * next_log_prob
         target = batch["next.reward"] + gamma * torch.where(batch["next.terminated"], 0.0, next_value)
     values = sac.critics(observation, batch["action"])
     critic_loss = 0.5 * (values - target).square().mean(1).sum()
@@ -164,7 +164,7 @@ def test_the_target_takes_the_least_critic() -> None:
     targets = []
     for shifts in ((0.0, 100.0), (100.0, 0.0), (100.0, 100.0)):
         sac = learner(gamma=1.0)
-        set_values(sac.target.module, *shifts)
+        set_values(sac.target_critics.module, *shifts)
         set_values(sac.critics, 0.0, 0.0)
         sac.update(batch)
         targets.append(float(sac.td_error().mean()))
@@ -209,13 +209,13 @@ def test_the_target_entropy_is_minus_the_number_of_dimensions_unless_given() -> 
 
 def test_target_critics_follow_by_tau_at_their_interval() -> None:
     sac = learner(tau=0.25, target_update_interval=2)
-    started = torch.cat([p.detach().flatten() for p in sac.target.module.parameters()])
+    started = torch.cat([p.detach().flatten() for p in sac.target_critics.module.parameters()])
     torch.testing.assert_close(started, sac.critic_parameters.data)
     sac.update(random_batch(seed=0))
-    now = torch.cat([p.detach().flatten() for p in sac.target.module.parameters()])
+    now = torch.cat([p.detach().flatten() for p in sac.target_critics.module.parameters()])
     assert torch.equal(now, started)
     sac.update(random_batch(seed=1))
-    now = torch.cat([p.detach().flatten() for p in sac.target.module.parameters()])
+    now = torch.cat([p.detach().flatten() for p in sac.target_critics.module.parameters()])
     torch.testing.assert_close(now, 0.75 * started + 0.25 * sac.critic_parameters.data)
 
 
