@@ -84,7 +84,9 @@ class Release:
     def uninstall(self) -> str:
         """Uninstall it, wait until its pods are gone, and return what Helm said."""
         said = self.helm.run("uninstall", self.name, "--namespace", self.namespace, timeout_s=120.0)
-        wait_for("its pods are gone", lambda: self.operators() == [], deadline_s=60.0, describe=self.describe)
+        wait_for(
+            "its pods are gone", lambda: self.operators() == [], deadline_s=60.0, every_s=0.5, describe=self.describe
+        )
         return said
 
     def deployment(self) -> JsonObject:
@@ -130,7 +132,9 @@ class Job:
         """Create it, and wait until it runs."""
         self.cluster.api.create(f"/api/v1/namespaces/{self.namespace}/configmaps", kill_code(namespace=self.namespace))
         self.cluster.api.create(JOBS.format(self.namespace), kill_job(self.name, self.namespace, seconds=600.0))
-        wait_for("the job runs", lambda: self.phase() == "Running", deadline_s=120.0, describe=self.describe)
+        wait_for(
+            "the job runs", lambda: self.phase() == "Running", deadline_s=120.0, every_s=0.5, describe=self.describe
+        )
 
     def phase(self) -> str:
         """Return its phase; empty where there is no such job."""

@@ -8,7 +8,7 @@ import time
 import urllib.error
 import urllib.request
 
-ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+ACCOUNT = os.environ.get("ACCOUNT_FOLDER", "/var/run/secrets/kubernetes.io/serviceaccount")
 NAME, NAMESPACE = os.environ["JOB_NAME"], os.environ["JOB_NAMESPACE"]
 DEADLINE = time.monotonic() + float(os.environ["TIMEOUT_SECONDS"])
 HOST, PORT = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]

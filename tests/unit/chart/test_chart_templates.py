@@ -112,6 +112,7 @@ def test_defaults_make_these_objects_and_no_others(rendered: list[KubeObject]) -
         (
             {"replicaCount": 2},
             [
+                "Lease rljob-operator",
                 "PodDisruptionBudget rljob-operator",
                 "Role rljob-operator-lease",
                 "RoleBinding rljob-operator-lease",
@@ -120,7 +121,7 @@ def test_defaults_make_these_objects_and_no_others(rendered: list[KubeObject]) -
         ),
         (
             {"replicaCount": 2, "podDisruptionBudget.enabled": False},
-            ["Role rljob-operator-lease", "RoleBinding rljob-operator-lease"],
+            ["Lease rljob-operator", "Role rljob-operator-lease", "RoleBinding rljob-operator-lease"],
             [],
         ),
         (
