@@ -37,7 +37,7 @@ def rljob(*arguments: str, kubeconfig: Path, program: tuple[str, ...] = ()) -> s
     """Run `rljob` as a user of this kubeconfig."""
     command = [*(program or (sys.executable, "-m", "rlruntime.cli.main")), *arguments]
     environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ class Terminal:
         """Change the size of the terminal."""
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
-    def wait(self, holds: Callable[[str], object], what: str, deadline_s: float = 30.0) -> None:
+    def wait(self, holds: Callable[[str], object], what: str, deadline_s: float = 60.0) -> None:
         """Read until what was written since the last call of `forget` is as it should be."""
         until_s = time.monotonic() + deadline_s
         while not holds(self.text):
@@ -234,7 +234,7 @@ def test_kubectl_finds_its_plugin(cluster: Cluster, jobs: str) -> None:
     }
     done = subprocess.run(
         [cluster.kubectl_program, "rlj", "top", "-n", jobs],
-        env=environment, capture_output=True, text=True, timeout=60, check=False,
+        env=environment, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert "ppo-cartpole" in done.stdout
