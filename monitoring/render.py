@@ -207,7 +207,7 @@ class _Painter:
                 row |= {name: value for name, value in series.labels.items() if name not in ("namespace", "rljob_job")}
                 if heading:
                     row[heading] = formatted(series.last, units.get(heading, "short"))
-            headings += [name for row in cells.values() for name in row if name not in headings]
+            headings = list(dict.fromkeys([*headings, *(name for row in cells.values() for name in row)]))
         return headings, [[cells[key].get(name, "") for name in headings] for key in sorted(cells)]
 
 

@@ -197,7 +197,7 @@ ENDS = frozenset({
 """Reasons for which a job ends."""
 WAITS = frozenset({
     "Creating", "StartupOrder", "Unschedulable", "ImagePullFailed", "ContainerConfigInvalid", "VolumeUnavailable",
-    "QuotaExceeded", "Forbidden", "Refused", "NameTaken", "BackOff", "Terminating",
+    "QuotaExceeded", "Forbidden", "Refused", "NameTaken", "BackOff", "Terminating", "Suspended",
 })
 """What an active job waits for."""
 # fmt: on
