@@ -192,13 +192,17 @@ class ReplayBuffer:
         if self.write_transforms:
             columns = {name: _tensor(column) for name, column in flat_columns(rows).items()}
             rows = _transformed(columns, self.write_transforms)
-        matched, num_rows = self.storage.matched(rows)
+        storage = self.storage
+        matched, num_rows = storage.matched(rows)
         if num_rows == 0:
             return np.zeros(0, np.int64)
         with self._lock:
             self._ahead.finish_copies()
-            with self.storage.writing():
-                return self.writer.write(self.storage, matched, num_rows)
+            storage.enter_writing()
+            try:
+                return self.writer.write(storage, matched, num_rows)
+            finally:
+                storage.leave_writing()
 
     def add(self, row: Any) -> int:
         """Write one row, without the dimension of rows; return its position."""

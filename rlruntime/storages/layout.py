@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -132,6 +132,7 @@ class RowLayout:
 
     fields: tuple[RowField, ...]
     row_bytes: int
+    _last: ClassVar[list[tuple[str, tuple[int, ...], np.dtype[Any] | None]]] = []
 
     @cached_property
     def struct(self) -> np.dtype[Any]:
@@ -196,6 +197,8 @@ class RowLayout:
         if type(rows) is not dict or rows.keys() != self.by_name.keys():
             rows = flat_columns(rows)
             self._check_names(rows)
+        if len(as_before := self._as_before(rows)) == len(self.fields):
+            return as_before, len(as_before[0])
         columns: list[np.ndarray] = []
         num_rows = -1
         for field, name, shape, dtype in self._expected:
@@ -212,7 +215,22 @@ class RowLayout:
                     raise _uneven(self.fields[0].name, num_rows, name, found[0])
                 num_rows = found[0]
             columns.append(column if fits else field.as_memory(column))
+        if all(column is rows[name] for column, (_, name, _, _) in zip(columns, self._expected, strict=True)):
+            shapes = [(name, (num_rows, *shape), dtype) for _, name, shape, dtype in self._expected]
+            object.__setattr__(self, "_last", shapes)
         return columns, num_rows
+
+    def _as_before(self, rows: Mapping[str, Any]) -> list[np.ndarray]:
+        """Return the columns as they are, as long as they are arrays of the shapes and types of the last such rows: of
+        short batches, which are written one after the other, looking at each by itself would be most of the cost.
+        """
+        columns = []
+        for name, shape, dtype in self._last:
+            column = rows[name]
+            if type(column) is not np.ndarray or column.dtype is not dtype or column.shape != shape:
+                break
+            columns.append(column)
+        return columns
 
     def _check_names(self, rows: Mapping[str, Any]) -> None:
         known = set(self.by_name)

@@ -95,10 +95,6 @@ class MappedStorage(ArrayStorage):
         """Return a context in which nobody writes, in any process."""
         return Entered(self._enter_reading, self._lock.leave_reading)
 
-    def writing(self) -> AbstractContextManager[Any]:
-        """Return a context in which nobody else reads or writes, in any process."""
-        return Entered(self._enter_writing, self._lock.leave_writing)
-
     def wait_for_rows(self, num_rows: int, timeout_s: float) -> None:
         """Wait until as many rows are at hand, whoever writes them.
 
@@ -134,7 +130,8 @@ class MappedStorage(ArrayStorage):
         if self.layout is None:
             self._catch_up(self._lock.leave_reading)
 
-    def _enter_writing(self) -> None:
+    def enter_writing(self) -> None:
+        """See `ArrayStorage.enter_writing`: nobody else reads or writes then, in any process."""
         self._lock.enter_writing()
         if self.layout is None:
             self._catch_up(self._lock.leave_writing)

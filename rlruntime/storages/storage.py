@@ -17,7 +17,7 @@ from rlruntime.registry import register
 from rlruntime.spec.training.storages import TensorStorageConfig
 from rlruntime.storages.batch import Batch
 from rlruntime.storages.layout import RowLayout, plan_layout
-from rlruntime.storages.locks import ThreadLock
+from rlruntime.storages.locks import Entered, ThreadLock
 from rlruntime.storages.ring import ring_slices
 
 
@@ -86,7 +86,15 @@ class ArrayStorage:
 
     def writing(self) -> AbstractContextManager[Any]:
         """Return a context in which nobody else reads or writes."""
-        return self._lock.writing()
+        return Entered(self.enter_writing, self.leave_writing)
+
+    def enter_writing(self) -> None:
+        """Begin what `writing` does, for who writes often; `leave_writing` must follow."""
+        self._lock.enter_writing()
+
+    def leave_writing(self) -> None:
+        """End it."""
+        self._lock.leave_writing()
 
     def matched(self, rows: Mapping[str, Any]) -> tuple[list[np.ndarray], int]:
         """Return the columns of ``rows`` as `put` takes them, and their number; the first rows set the layout.
@@ -112,7 +120,7 @@ class ArrayStorage:
         until_end = self.capacity - first
         if count <= until_end:
             slots = slice(first, first + count)
-            for target, column in zip(self._columns, columns, strict=True):
+            for target, column in zip(self._columns, columns):  # noqa: B905  (matched; it counts for short batches)
                 target[slots] = column
             return
         for target, column in zip(self._columns, columns, strict=True):

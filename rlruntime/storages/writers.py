@@ -59,14 +59,16 @@ class RoundRobinWriter(Writer):
         ends in between, the window holds whole rows alone.
         """
         start, end = storage.window
-        new_end = end + num_rows
-        new_start = max(start, new_end - storage.capacity)
+        new_end, capacity = end + num_rows, storage.capacity
+        new_start = new_end - capacity
         if new_start > start:
-            storage.move_window(min(new_start, end), end)
-        if num_rows <= storage.capacity:
+            storage.move_window(new_start if new_start < end else end, end)
+        else:
+            new_start = start
+        if num_rows <= capacity:
             storage.put(end, columns)
         else:
-            left_out = num_rows - storage.capacity
+            left_out = num_rows - capacity
             storage.put(end + left_out, [column[left_out:] for column in columns])
         storage.move_window(new_start, new_end)
         return np.arange(end, new_end)
