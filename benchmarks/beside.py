@@ -21,7 +21,7 @@ import numpy as np
 from gymnasium.envs.classic_control.pendulum import PendulumEnv
 
 STEP_S = 0.005
-FRAMES, WARM_UP_FRAMES, RANDOM_FRAMES = 3_000, 1_000, 500
+FRAMES, WARM_UP_SHARE, RANDOM_FRAMES = 3_000, 1 / 3, 500
 LIMIT_S = 900
 ENVIRONMENTS: dict[str, dict[str, Any]] = {
     "Pendulum-v1": {"id": "Pendulum-v1"},
@@ -55,7 +55,7 @@ def pendulum(work: str) -> gym.Env[Any, Any]:
     return Slow(gym.wrappers.TimeLimit(PendulumEnv(), 200), work)
 
 
-def measure(environment: str, collector: str) -> dict[str, float]:
+def measure(environment: str, collector: str, frames: int) -> dict[str, float]:
     """Return frames per second after the warm-up, and what shows whether learning suffered."""
     import torch
 
@@ -77,18 +77,23 @@ def measure(environment: str, collector: str) -> dict[str, float]:
     torch.set_num_threads(1)
     training = {
         "algorithm": "SAC",
-        "totalFrames": FRAMES,
+        "totalFrames": frames,
         "numThreads": 1,
         "env": {"numEnvs": 1, **ENVIRONMENTS[environment]},
         "collector": {"type": collector},
-        "sac": {"randomFrames": RANDOM_FRAMES, "learningRate": 1e-3, "gamma": 0.98},
+        "sac": {
+            "randomFrames": min(RANDOM_FRAMES, frames // 6),
+            "iterationFrames": 50,
+            "learningRate": 1e-3,
+            "gamma": 0.98,
+        },
     }
     document = {"apiVersion": "rljob.io/v1alpha1", "kind": "RLJob", "metadata": {"name": "beside"}}
     clock = Clock()
     trainer = Trainer(parse_manifest({**document, "spec": {"training": training}}, "benchmark"), observer=clock)
     with tempfile.TemporaryDirectory() as path, RunFolder.create(Path(path) / "run") as folder:
         result = trainer.run(folder)
-    warm = next(mark for mark in clock.marks if mark[1] >= WARM_UP_FRAMES)
+    warm = next(mark for mark in clock.marks if mark[1] >= WARM_UP_SHARE * frames)
     last = clock.marks[-1]
     return {
         "frames_per_second": (last[1] - warm[1]) / (last[0] - warm[0]),
@@ -97,14 +102,14 @@ def measure(environment: str, collector: str) -> dict[str, float]:
     }
 
 
-def in_a_process(environment: str, collector: str) -> dict[str, float]:
+def in_a_process(environment: str, collector: str, frames: int) -> dict[str, float]:
     """Measure in a process of its own, on one core or on two."""
     cores = sorted(os.sched_getaffinity(0))
     cores = cores[-1:] if collector == "Inline" else cores[-2:]
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     search = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, __file__, "--case", environment, collector],
+        [sys.executable, __file__, "--case", environment, collector, "--frames", str(frames)],
         env={**os.environ, **threads, "PYTHONPATH": search},
         stdout=subprocess.PIPE,
         text=True,
@@ -119,11 +124,13 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--frames", type=int, default=FRAMES, help="of each run; the first third is warm-up")
     parser.add_argument("--only", default="", help="environments whose names hold this")
     parser.add_argument("--case", nargs=2, help="one measurement in this process")
     options = parser.parse_args()
     if options.case:
-        print(json.dumps(measure(*options.case)))
+        environment, collector = options.case
+        print(json.dumps(measure(environment, collector, options.frames)))
         return
     print("| environment | collecting | frames/s | to in turns | largest staleness | reward (each round) |")
     print("|---|---|---|---|---|---|")
@@ -131,7 +138,8 @@ def main() -> None:
         if options.only not in environment:
             continue
         rounds = [
-            {name: in_a_process(environment, name) for name in COLLECTORS.values()} for _ in range(options.rounds)
+            {name: in_a_process(environment, name, options.frames) for name in COLLECTORS.values()}
+            for _ in range(options.rounds)
         ]
         rates = {
             name: statistics.median(one[name]["frames_per_second"] for one in rounds) for name in COLLECTORS.values()
