@@ -275,6 +275,8 @@ class AsyncEnvCollector(WithoutSnapshots, BaseCollector[Rollout]):
         """Write log-probabilities, and values that can be deferred, of all actions since the last time, under the
         weights that chose them.
         """
+        if not self._acted:
+            return  # columns were left over from the last time, and nobody had to act for these
         staged, distribution = self._staged, self.policy.distribution
         steps = torch.from_numpy(np.concatenate([steps for steps, _ in self._acted]))
         columns = torch.from_numpy(np.concatenate([columns for _, columns in self._acted]))

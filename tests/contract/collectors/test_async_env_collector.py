@@ -260,3 +260,12 @@ def test_transforms_that_remember_do_so_for_each_environment(workers: str, nothi
         assert collector.episodes.lengths.tolist() == [4] * len(collector.episodes.lengths)
     finally:
         collector.close()
+
+
+def test_columns_that_are_full_at_the_same_time_make_rollouts_one_after_the_other(make: Make) -> None:
+    collector = make(env_config(num_envs=4), num_steps=4, columns=1, min_ready=4)
+    copies = []
+    for _ in range(8):  # all four fill at once, so that three rollouts of four ask no environment for anything
+        collector.collect()
+        copies += collector.rollout_copies.tolist()
+    assert sorted(copies) == [0, 0, 1, 1, 2, 2, 3, 3]
