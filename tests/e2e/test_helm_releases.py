@@ -20,10 +20,15 @@ from cluster_harness.control_plane import ControlPlane, Settings
 from cluster_harness.errors import ClusterError
 from cluster_harness.fixtures import programs
 from cluster_harness.node import Node
+from cluster_harness.policies import PolicyAgent
 from helm import CHART, Helm, options
 from releases import DEFINITION, Job, Release, rights
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.programs(*products.HELM)]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(900),
+    pytest.mark.programs(*products.HELM, *products.NETWORK_POLICIES),
+]
 
 ABOUT_JOBS = {
     "rljobs.rljob.io": {"get", "list", "watch", "delete"},
@@ -54,6 +59,8 @@ class Variant:
     smoke: str
     """Namespace of the job of `helm test`."""
     replicas: int
+    has_policy: bool
+    """Whether the operator has a network policy, which is then enforced."""
     is_aggregated: bool
     """Whether the cluster's roles `edit` and `view` hold those of the chart."""
     rights: dict[str, dict[str, set[str]]]
@@ -62,13 +69,20 @@ class Variant:
 
 VARIANTS = {
     "default": Variant(
-        (), "team-b", "rljob-system", 1, True, {"team-b": ABOUT_JOBS, "rljob-system": ABOUT_JOBS, "default": ABOUT_JOBS}
+        (),
+        "team-b",
+        "rljob-system",
+        1,
+        False,
+        True,
+        {"team-b": ABOUT_JOBS, "rljob-system": ABOUT_JOBS, "default": ABOUT_JOBS},
     ),
     "hardened": Variant(
         (CHART / "ci" / "hardened-values.yaml",),
         "team-a",
         "team-a",
         2,
+        True,
         False,
         {"team-a": ABOUT_JOBS, "rljob-system": ABOUT_THE_LEASE, "default": {}},
     ),
@@ -76,11 +90,27 @@ VARIANTS = {
 
 
 @pytest.fixture(scope="module")
-def stage(node_programs: None) -> Iterator[ControlPlane]:
+def ground(node_programs: None) -> Iterator[tuple[ControlPlane, Node]]:
     """A control plane with one real node, and nothing of ours on it."""
-    programs(products.HELM)
-    with ControlPlane(Settings(controller_manager=True, scheduler=True)) as plane, Node(plane):
-        yield plane
+    programs([*products.HELM, *products.NETWORK_POLICIES])
+    with ControlPlane(Settings(controller_manager=True, scheduler=True)) as plane, Node(plane) as node:
+        yield plane, node
+
+
+@pytest.fixture
+def stage(ground: tuple[ControlPlane, Node]) -> ControlPlane:
+    """The control plane."""
+    return ground[0]
+
+
+@pytest.fixture
+def enforced(ground: tuple[ControlPlane, Node], variant: Variant) -> Iterator[None]:
+    """The node enforces network policies, where the chart makes one for the operator."""
+    if not variant.has_policy:
+        yield
+        return
+    with PolicyAgent(ground[0], [ground[1]]):
+        yield
 
 
 @pytest.fixture(params=VARIANTS)
@@ -110,6 +140,7 @@ def release(stage: ControlPlane, variant: Variant, tmp_path: Path) -> Iterator[R
     )
 
 
+@pytest.mark.usefixtures("enforced")
 def test_a_release_from_its_first_day_to_its_last_while_a_job_trains(
     stage: ControlPlane, variant: Variant, release: Release
 ) -> None:
@@ -131,6 +162,8 @@ def test_a_release_from_its_first_day_to_its_last_while_a_job_trains(
     assert re.search(r"It trained 10\d\d frames", log)
     assert job.pods() == pods
     _see_rights(stage, release, variant)
+    wait_for("the trainer was asked how far it is", job.frames, deadline_s=90.0, every_s=0.5, describe=release.describe)
+    assert [job.reaches(address) for address in release.addresses()] == [not variant.has_policy] * variant.replicas
     assert _size_of_release(stage, release) < LARGEST_SECRET / 2
 
     # Back again.

@@ -16,6 +16,7 @@ from cluster_harness.images import OPERATOR, RUNTIME, seen_at
 from helm import CHART, NAMESPACE, ROOT, Helm, options
 from kill_job import kill_code, kill_job
 from operator_place import JOBS
+from rljob_operator.settings import DEFAULT_METRICS_PORT
 
 EARLIER = ROOT / "tests" / "fixtures" / "charts" / "rljob-0.0.9.tgz"
 """The chart as it once was, with the definition of that time."""
@@ -102,6 +103,10 @@ class Release:
         found: list[JsonObject] = json.loads(items)["items"]
         return found
 
+    def addresses(self) -> list[str]:
+        """Return the addresses of the operator's pods."""
+        return [pod["status"]["podIP"] for pod in self.operators()]
+
     def logs(self) -> str:
         """Return what the operator's pods have logged."""
         names = [pod["metadata"]["name"] for pod in self.operators()]
@@ -140,6 +145,18 @@ class Job:
         """Return its phase; empty where there is no such job."""
         job = self.cluster.job(self.namespace, self.name) or {}
         return str(job.get("status", {}).get("phase", ""))
+
+    def frames(self) -> int:
+        """Return how many frames its status tells of."""
+        job = self.cluster.job(self.namespace, self.name) or {}
+        return int(job.get("status", {}).get("progress", {}).get("frames", 0))
+
+    def reaches(self, address: str, port: int = DEFAULT_METRICS_PORT) -> bool:
+        """Return whether its trainer's pod can connect to an address."""
+        program = f"import socket; socket.create_connection(({address!r}, {port}), 3)"
+        (name, _), *_ = self.pods()
+        words = ["-n", self.namespace, "exec", name, "-c", "rljob", "--", "python", "-c", program]
+        return self.cluster.kubectl(*words, check=False).returncode == 0
 
     def pods(self) -> list[tuple[str, str]]:
         """Return names and uids of its pods."""
