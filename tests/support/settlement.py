@@ -103,7 +103,7 @@ class Settlement:
             shown = self.plane.kubectl("-n", TEAM, "get", "rlj,pods,events", "-o", "wide", check=False).stdout
             return f"{shown[-5000:]}\n{self.operator_log()[-2000:]}"
 
-        return wait_for(f"{name} is {phase}", status, deadline_s=120.0, describe=describe)
+        return wait_for(f"{name} is {phase}", status, deadline_s=300.0, describe=describe)
 
     def operator_log(self) -> str:
         """Return what the operator has logged."""
