@@ -571,7 +571,9 @@ def test_a_job_that_runs_and_restarts_that_were_charged_are_counted() -> None:
     assert count("Gang", "Disruptions", "Evicted") == 1
 
 
-@pytest.mark.parametrize(("phase", "reason", "shown"), [("Succeeded", "Completed", "Completed"), ("Failed", "Odd", "Other")])
+@pytest.mark.parametrize(
+    ("phase", "reason", "shown"), [("Succeeded", "Completed", "Completed"), ("Failed", "Odd", "Other")]
+)
 def test_a_job_that_ends_is_counted_once_with_a_reason_that_is_known(phase: str, reason: str, shown: str) -> None:
     registry = CollectorRegistry()
     metrics = OperatorMetrics(registry)
