@@ -20,6 +20,7 @@ from cluster_harness.products import FOLDER, PROGRAMS, Program
 from cluster_harness.toolchain import build, c_environment, go_program
 
 FOLDER_VARIABLE = "RLJOB_KUBE_BIN"
+_LIKE_KUBERNETES = ("kubernetes", "kube-network-policies")
 Report = Callable[[str], None]
 
 
@@ -81,8 +82,9 @@ def _build_all(programs: list[Program], report: Report) -> dict[str, Path]:
 
 def _build(program: Program, target: Path, cache: Path) -> None:
     flags = ["-ldflags", program.linker_flags]
-    # Kubernetes' own builds of the kubelet use C; Go does where there is a compiler. Nothing else here needs any.
-    environment = {} if program.product == "kubernetes" else {"CGO_ENABLED": "0"}
+    # Kubernetes' own builds of the kubelet use C; Go does where there is a compiler. Nothing else here needs any, but
+    # what is made of the same packages in the same versions is built the same way: they are then compiled once.
+    environment = {} if program.product in _LIKE_KUBERNETES else {"CGO_ENABLED": "0"}
     if program.tags:
         flags += ["-tags", program.tags]
     if program.needs_c:
