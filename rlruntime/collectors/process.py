@@ -8,6 +8,7 @@ from typing import Any, TypedDict
 
 from rlruntime.collectors.base import BaseCollector
 from rlruntime.collectors.protocol import CollectorStats
+from rlruntime.collectors.rollout import Rollout
 from rlruntime.collectors.workers import CollectionWorkers, Report, Scheme
 from rlruntime.policies.policy import Policy
 from rlruntime.spec.training.collectors import ProcessCollectorConfig
@@ -27,7 +28,7 @@ class WorkerSettings(TypedDict, total=False):
     worker_device: str
 
 
-class ProcessCollector(BaseCollector["Rollout | None"]):
+class ProcessCollector(BaseCollector[Rollout | None]):
     """Base of collectors whose worker processes step some of the environments each, with a copy of the policy, and
     write into rollouts in shared memory.
 

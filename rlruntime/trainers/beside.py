@@ -88,7 +88,8 @@ class EvaluationBeside:
         """Return a copy of what is under way; empty where nothing is."""
         if self._frames is None:
             return {}
-        return snapshot_tree({"frames": self._frames, "policy": self.policy.state_dict()})
+        state: dict[str, Any] = snapshot_tree({"frames": self._frames, "policy": self.policy.state_dict()})
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what ``state_dict`` returned; what was under way begins anew when it is asked for."""
