@@ -7,16 +7,24 @@ from collections.abc import Iterator
 
 import pytest
 from api_proxy import ApiProxy
+from cluster_harness import products
 from cluster_harness.cluster import wait_for
 from cluster_harness.control_plane import ControlPlane
+from cluster_harness.fixtures import programs
+from cluster_harness.prometheus import PrometheusServer, service_scrape
 from operator_place import Place
-from operator_process import OperatorProcess, account_for_one
+from operator_process import SYSTEM_NAMESPACE, OperatorProcess, account_for_one
 from played_kubelet import run_all
+
+from monitoring.alerts import rules
+from monitoring.prometheus import Prometheus
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 ACTED_WITHIN_S = 90.0
 HEALTHY_FOR_S, UNHEALTHY_AFTER_S = 140.0, 175.0
+QUIET_FOR_S = 60.0
+"""The last words before the silence are at most that old when it begins, and the alert waits for twice as long."""
 WELL_WITHIN_S = 160.0
 """A watch is given up after 70 s, and the next one says something within 60."""
 
@@ -46,20 +54,31 @@ def test_a_change_made_while_the_watches_were_silent_is_acted_on_within_ninety_s
             assert operator.get("/healthz")[0] == 200
 
 
-def test_the_probe_fails_once_every_watch_has_been_silent_for_two_and_a_half_minutes(
+@pytest.mark.programs(*products.PROMETHEUS)
+def test_the_probe_fails_once_every_watch_has_been_silent_for_two_and_a_half_minutes_and_an_alert_says_so_before(
     quiet_plane: ControlPlane,
 ) -> None:
+    programs(products.PROMETHEUS)
     namespace = quiet_plane.create_namespace()
     with ApiProxy(account_for_one(quiet_plane, namespace)) as proxy:
         kubeconfig = proxy.kubeconfig(quiet_plane.folder / "mute.kubeconfig")
-        with OperatorProcess(kubeconfig, "--namespace", namespace) as operator:
+        with (
+            OperatorProcess(kubeconfig, "--namespace", namespace) as operator,
+            PrometheusServer(
+                [service_scrape(operator.address, SYSTEM_NAMESPACE)], rules=rules(), interval_s=2
+            ) as server,
+        ):
             wait_for("the watches are open", lambda: proxy.open_watches >= 2)
             proxy.silence_watches(also_new=True)
-            began = time.monotonic()
+            began, source = time.monotonic(), Prometheus(server.url)
             while time.monotonic() - began < HEALTHY_FOR_S:
                 code, words = operator.get("/healthz")
                 assert code == 200, words
+                silent = {alert["resource"] for alert in source.firing()}
+                assert silent <= (set() if time.monotonic() - began < QUIET_FOR_S else {"pods", "rljobs"})
                 time.sleep(2.0)
+            assert {alert["alertname"] for alert in source.firing()} == {"RLJobOperatorWatchSilent"}
+            assert silent == {"pods", "rljobs"}
             wait_for(
                 "the probe fails",
                 lambda: operator.get("/healthz")[0] == 503,
@@ -68,3 +87,4 @@ def test_the_probe_fails_once_every_watch_has_been_silent_for_two_and_a_half_min
             assert "silent" in operator.get("/healthz")[1] or "nothing" in operator.get("/healthz")[1]
             proxy.end_silence()
             wait_for("the probe is well again", lambda: operator.get("/healthz")[0] == 200, deadline_s=WELL_WITHIN_S)
+            wait_for("the alert is over", lambda: not source.firing())
