@@ -92,6 +92,22 @@ _ON = "on (namespace, rljob_job)"
 _BY = "by (namespace, rljob_job)"
 
 
+def restarts_within(window: str, *, by: str, of: str = "") -> str:
+    """Return an expression for the restarts of jobs that exist, within a window before now.
+
+    What a job has now is compared with the least that any operator said of its name: neither a job that is gone, nor a
+    new one of the same name, which begins at 0, counts the old one's, and an operator that takes over loses none.
+
+    Args:
+        by: labels that are kept; empty for the sum of all.
+        of: matchers of the series.
+    """
+    series = "rljob_job_restarts" + (f"{{{of}}}" if of else "")
+    each = "by (namespace, rljob_job, budget)"
+    total = f"sum by ({by})" if by else "sum"
+    return f"{total} (max {each} ({series}) - min {each} (min_over_time({series}[{window}])))"
+
+
 def alerts(times: Times = Times()) -> tuple[Alert, ...]:
     """Return all alerts."""
     return (*_of_jobs(times), *_of_the_operator(times))
@@ -110,8 +126,7 @@ def _of_jobs(times: Times) -> Iterator[Alert]:
     yield Alert(
         "RLJobRestartStorm",
         "warning",
-        f"sum {_BY} (max_over_time(rljob_job_restarts[{window}]) - min_over_time(rljob_job_restarts[{window}])) "
-        f">= {STORM}",
+        f"{restarts_within(window, by='namespace, rljob_job')} >= {STORM}",
         0,
         f"RLJob {_JOB} restarts over and over",
         f"{{{{ $value }}}} restarts within {window}. It fails when its budget is used up.",

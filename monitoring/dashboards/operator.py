@@ -131,7 +131,7 @@ _SERVER = (
         "Silence of watches",
         (
             Query(
-                f"time() - max by (resource) (rljob_operator_watch_last_activity_timestamp_seconds{{{_OPERATOR}}})",
+                f"time() - min by (resource) (rljob_operator_watch_last_activity_timestamp_seconds{{{_OPERATOR}}})",
                 "{{resource}}",
             ),
         ),

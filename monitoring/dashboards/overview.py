@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from monitoring.alerts import restarts_within
 from monitoring.grafana import Dashboard, Panel, Query, Row, Variable
 
 _JOBS = 'namespace=~"$namespace", rljob_job=~"$job"'
@@ -32,7 +33,7 @@ _NOW = (
     ),
     _number(
         "Restarts, last hour",
-        f"sum(max_over_time(rljob_job_restarts{{{_JOBS}}}[1h]) - min_over_time(rljob_job_restarts{{{_JOBS}}}[1h]))",
+        restarts_within("1h", by="", of=_JOBS),
         "Restarts that were charged to jobs that exist.",
     ),
     _number(

@@ -87,6 +87,18 @@ CASES = (
     Case("RLJobRestartStorm", "three within the hour", {_RESTARTS: "0x9 1x9 2x9 3x120"}, quiet=(20, 120), firing=(35,)),
     Case("RLJobRestartStorm", "one every half hour", {_RESTARTS: "0x29 1x29 2x29 3x29 4x60"}, quiet=(30, 60, 95, 125)),
     Case("RLJobRestartStorm", "old restarts, and a new operator", {_RESTARTS: "_x30 7x120"}, quiet=(31, 60, 90)),
+    Case("RLJobRestartStorm", "a new job of the same name", {_RESTARTS: "5x30 0x120"}, quiet=(20, 32, 60, 90)),
+    Case("RLJobRestartStorm", "a job that is gone", {_RESTARTS: "0x9 4x9 _x120"}, quiet=(26, 60), firing=(15,)),
+    Case(
+        "RLJobRestartStorm",
+        "one operator takes over from another",
+        {
+            f'rljob_job_restarts{{{OWN}, budget="Faults", instance="a"}}': "0x9 2x9 stale _x120",
+            f'rljob_job_restarts{{{OWN}, budget="Faults", instance="b"}}': "_x20 2x9 3x120",
+        },
+        quiet=(25, 120),
+        firing=(32, 60),
+    ),
     Case("RLJobProgressStalled", "no frames", {RUNNING: steady(1), _FRAMES: steady(500)}, quiet=(19,), firing=(21, 60)),
     Case("RLJobProgressStalled", "it never said any", {RUNNING: steady(1)}, quiet=(19,), firing=(21,)),
     Case("RLJobProgressStalled", "frames go on", {RUNNING: steady(1), _FRAMES: "0+100x120"}, quiet=(21, 60, 110)),
