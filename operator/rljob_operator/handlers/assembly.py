@@ -155,6 +155,7 @@ def _leadership(
         monotonic=time.monotonic,
         uniform=random.uniform,
     )
+    metrics.leader.set_function(lambda: float(leadership.holds()))
     return leadership, [client]
 
 

@@ -129,9 +129,7 @@ class _Operator:
             return
         self._stands_by = True
         parts.monitor.stand_by()
-        parts.metrics.leader.set(0)
         await parts.leadership.acquire()
-        parts.metrics.leader.set(1)
         parts.monitor.begin()
         self._stands_by = False
 

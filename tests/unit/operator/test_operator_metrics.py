@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from typing import Any, cast
 
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from rljob_operator.builders.owner import KubeObject
+from rljob_operator.handlers.assembly import assemble
+from rljob_operator.kube.connection import Connection
 from rljob_operator.metrics import FAMILIES, JOB_FAMILIES, OperatorMetrics
 from rljob_operator.reconcile.cache import Cache
 from rljob_operator.reconcile.job_metrics import job_values, phases
+from rljob_operator.settings import Options, Timing
 
 MOST_SERIES_OF_A_JOB = 20
 RUNNING: dict[str, Any] = {
@@ -171,3 +176,17 @@ def test_the_operator_exports_what_the_docs_name_and_nothing_else() -> None:
         for sample in family.samples
     }
     assert seen == {series for family in FAMILIES.values() for series in family.series}
+
+
+@pytest.mark.parametrize(("lease", "leads"), [(None, 1.0), (("rljob-system", "operator"), 0.0)])
+def test_an_operator_leads_from_the_beginning_only_where_there_is_no_lease(
+    lease: tuple[str, str] | None, leads: float
+) -> None:
+    async def main() -> None:
+        parts = assemble(Options(lease=lease), Timing(), cast(Any, None), cast(Connection, None))
+        assert parts.metrics.registry.get_sample_value("rljob_operator_leader") == leads
+        if parts.leadership is not None:
+            parts.leadership._until_s = float("inf")
+            assert parts.metrics.registry.get_sample_value("rljob_operator_leader") == 1.0
+
+    asyncio.run(main())
