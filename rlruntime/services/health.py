@@ -206,15 +206,22 @@ class _Server(ThreadingHTTPServer):
                 with contextlib.suppress(OSError):  # it wakes its thread, which closes it
                     oldest.shutdown(socket.SHUT_RDWR)
             self._open[request] = None
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no thread can be started: this connection is dropped, and takes no place from later ones
+            self._let_go(request)
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            with self._lock:
-                self._open.pop(request, None)
-            self._workers.release()
+            self._let_go(request)
+
+    def _let_go(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+        self._workers.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away is its own affair."""

@@ -3,6 +3,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import socketserver
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from rlruntime.errors import ConfigError
-from rlruntime.services.health import HealthServer, Heartbeat
+from rlruntime.services.health import _MAX_THREADS, HealthServer, Heartbeat
 
 Start = Callable[..., HealthServer]
 
@@ -169,6 +170,24 @@ def test_connections_that_are_held_open_keep_no_probe_from_its_answer(start: Sta
     assert [ask(server, "/healthz")[0] for _ in range(40)] == [200] * 40
     for client in held:
         client.close()
+
+
+def test_threads_that_can_not_be_started_cost_their_connections_and_no_later_one(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, failures = start(), iter(range(_MAX_THREADS + 1))
+    process_request = socketserver.ThreadingMixIn.process_request
+
+    def fail_at_first(self: Any, request: Any, client_address: Any) -> None:
+        if next(failures, None) is not None:
+            raise RuntimeError("can't start new thread")
+        process_request(self, request, client_address)
+
+    monkeypatch.setattr(socketserver.ThreadingMixIn, "process_request", fail_at_first)
+    for _ in range(_MAX_THREADS + 1):
+        with pytest.raises((OSError, http.client.HTTPException)):
+            ask(server, "/healthz")
+    assert ask(server, "/healthz")[0] == 200
 
 
 def test_flood_of_connections_is_dropped_beyond_a_bound(start: Start) -> None:
