@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlruntime.cli.numbers import number, short
+from rlruntime.errors import one_line
 
 FRAMES = "frames"
 RATE = "time/frames_per_second"
@@ -93,4 +94,5 @@ def _real(record: Mapping[str, Any], key: str) -> float | None:
 
 
 def _words(value: Any) -> str:
-    return value if isinstance(value, str) else ""
+    """Return a text that JSON had made harmless, and so must be again: no line of it may pass for another pod's."""
+    return one_line(value) if isinstance(value, str) else ""

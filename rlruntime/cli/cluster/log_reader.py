@@ -18,7 +18,7 @@ from rlruntime.cli.cluster.log_lines import readable
 from rlruntime.cli.cluster.log_streams import Extent, LogLine, in_time, read_log
 from rlruntime.cli.cluster.pods import Choice, PodView, newest
 from rlruntime.cli.cluster.watching import Change, Silence, Snapshot, observe
-from rlruntime.errors import EXIT_FAULT, EXIT_OK, ConfigError
+from rlruntime.errors import EXIT_FAULT, EXIT_OK, ConfigError, one_line
 from rlruntime.spec.contract import MAIN_CONTAINER, hostname
 
 _MOST_LOGS = 50
@@ -96,9 +96,9 @@ class LogPrinter:
         self._stream.flush()
 
     def note(self, text: str) -> None:
-        """Say something that isn't part of a log."""
+        """Say something that isn't part of a log; others' words in it can't control the terminal."""
         self._stream.flush()
-        print(f"rljob: {text}", file=sys.stderr, flush=True)
+        print(f"rljob: {one_line(text)}", file=sys.stderr, flush=True)
 
     def _name(self, pod: PodView) -> str:
         padded = f"{pod.place:<{self._width}}"

@@ -100,7 +100,7 @@ def test_raw_lines_are_as_they_were_written(
             "trainer-0: no pod yet: QuotaExceeded: exceeded quota",
         ),
         (
-            {"attempt": 3, "restarts": {"lastMessage": "trainer-0: exit code 137, OOMKilled"}},
+            {"attempt": 3, "restarts": {"lastMessage": "trainer-0: exit code 137,\x1b OOMKilled"}},
             ["--previous"],
             "trainer-0: no pod of attempt 2 is there any more, and its log went with it; what the last restart was for:"
             " trainer-0: exit code 137, OOMKilled",

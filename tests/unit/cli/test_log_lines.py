@@ -29,6 +29,7 @@ def line(**fields: object) -> str:
         ('{"job": "cut off', '{"job": "cut off'),
         ("{" * 5000, "{" * 5000),
         (line(event="message", message="resumed at 2,048 frames"), "resumed at 2,048 frames"),
+        (line(event="message", message="a\ntrainer-1 | b\x1b[2Jc"), "a trainer-1 | b [2Jc"),
         (line(event="end", message="reached 475", frames=40204), "ended: reached 475; 40,204 frames"),
         (line(event="end", message="", frames=None), "ended"),
         (line(event="later", message="?"), line(event="later", message="?")),
