@@ -48,7 +48,7 @@ def rendered(helm: Render) -> dict[str, str]:
     namespaced = _objects(helm, "rbac", "--set", f"watch.namespaces={{{_TEAM}}}")
     return {
         "rbac.yaml": _document(_EVERYWHERE, _NAMESPACE + account + rights),
-        "rbac-namespaced.yaml": _document(_NAMESPACED, namespaced.replace(f"  namespace: {_TEAM}\n", "")),
+        "rbac-namespaced.yaml": _document(_NAMESPACED, namespaced.replace(f'  namespace: "{_TEAM}"\n', "")),
         "operator.yaml": _document(_OPERATOR, _objects(helm, "deployment")),
     }
 

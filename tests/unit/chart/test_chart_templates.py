@@ -244,6 +244,13 @@ def test_every_pod_meets_the_restricted_standard_and_can_write_nowhere_else_than
     assert operator_pod(objects)["volumes"] == [{"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}}]
 
 
+def test_a_namespace_whose_name_looks_like_another_type_stays_a_name(helm: Helm) -> None:
+    objects = helm.template({"watch.namespaces": ["123"]})
+    assert all(isinstance(item["metadata"].get("namespace", ""), str) for item in objects)
+    pod = one(objects, "Pod")
+    assert {"name": "JOB_NAMESPACE", "value": "123"} in pod["spec"]["containers"][0]["env"]
+
+
 def test_the_operator_is_told_its_namespaces_images_and_policies(rendered: list[KubeObject]) -> None:
     assert arguments(rendered) == [
         "run",

@@ -33,6 +33,8 @@ TOOL = tool("chart_values")
         ({"metrics.port": 80}, "/metrics/port", "minimum: got 80, want 1,024"),
         ({"metrics.podMonitor.interval": "often"}, "/metrics/podMonitor/interval", "does not match pattern"),
         ({"networkPolicies.scraper.podSelector": {"app": "p"}}, "/podSelector", "properties 'app' not allowed"),
+        ({"networkPolicies.scraper.namespaceSelector.matchLabels": {}}, "/matchLabels", "minProperties: got 0, want 1"),
+        ({"networkPolicies.scraper.podSelector.matchLabels": {"a": ""}}, "/matchLabels/a", "does not match pattern"),
         ({"networkPolicies.operator.apiServer.cidrs": ["all"]}, "/cidrs/0", "does not match pattern"),
         ({"leaderElection.leaseSeconds": 1}, "/leaderElection/leaseSeconds", "minimum: got 1, want 5"),
         ({"probes.liveness.httpGet": {}}, "/probes/liveness", "additional properties 'httpGet' not allowed"),
