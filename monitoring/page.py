@@ -29,6 +29,10 @@ its run does: a metric whose third column isn't empty has no series before that.
 The Prometheus operator adds `namespace`, `pod`, `container`, `job` and `endpoint` by itself. `rljob_job` is the job's
 name on both sides, so that `on (namespace, rljob_job)` joins them.
 
+The chart installs both monitors, the alerts and the dashboards with `charts/rljob/ci/monitoring-values.yaml`, once the
+labels in it are those of your Prometheus and of its namespace ([values](chart-values.md)). A Prometheus without its
+operator scrapes the same ports with the same relabelings, and has to add `namespace` and `pod` itself.
+
 ## Dashboards
 
 `charts/rljob/files/dashboards/` holds three, for Grafana 10.3 and later, with variables for data source, namespace
