@@ -174,8 +174,8 @@ def _weights_stale(times: Times) -> Alert:
     return Alert(
         "RLJobWeightsStale",
         "warning",
-        f"max {_BY} (avg_over_time(rljob_weight_staleness_versions[{window}])) > {STALE_VERSIONS} "
-        f"or {dropped} / ({dropped} + {kept}) > {DROPPED_SHARE}",
+        f"(max {_BY} (avg_over_time(rljob_weight_staleness_versions[{window}])) > {STALE_VERSIONS} "
+        f"or {dropped} / ({dropped} + {kept}) > {DROPPED_SHARE}) and {_ON} rljob_frames_total",  # it still trains
         times.stale_for,
         f"RLJob {_JOB} learns from stale weights",
         f"For {window} what it learns from was collected more than {STALE_VERSIONS} publications of weights ago, or "
