@@ -111,7 +111,7 @@ manifests: setup ## Write deploy/ anew from the chart; HELM names the program
 	$(BIN)/python tools/render_deploy.py --helm $(HELM)
 
 .PHONY: docs
-docs: setup ## Write the generated pages of docs/ anew
+docs: setup ## Write docs/manifest.md anew from the models
 	$(BIN)/rljob schema --format markdown --output docs/manifest.md
 
 .PHONY: docs-site
