@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import time
@@ -17,7 +18,7 @@ from rlruntime.collectors.worker import DONE, FAILED, QUIT, weights_of
 from rlruntime.collectors.workers import Scheme, pickled
 from rlruntime.envs import messages
 from rlruntime.envs.process_pool import CLOSE_TIMEOUT_S
-from rlruntime.envs.worker_process import WorkerProcess, abandon_workers
+from rlruntime.envs.worker_process import Idleness, WorkerProcess, abandon_workers
 from rlruntime.errors import EnvironmentFault
 from rlruntime.policies.policy import Policy
 from rlruntime.spec.training.env import EnvConfig
@@ -61,6 +62,7 @@ class ProcessEvaluator:
         weights: how weights reach the process.
         start_timeout_s: seconds it may take to start, and to take over weights.
         timeout_s: seconds an evaluation may take.
+        silence_s: seconds for which the process may use no processor time in an evaluation: then it hangs.
         num_envs, backend: of the copies; by default those of ``env``.
 
     Raises:
@@ -78,10 +80,11 @@ class ProcessEvaluator:
         weights: Scheme = "SharedMemory",
         start_timeout_s: float = 120.0,
         timeout_s: float = 600.0,
+        silence_s: float = math.inf,
         num_envs: int | None = None,
         backend: str | None = None,
     ) -> None:
-        self.policy, self._timeout_s = policy, timeout_s
+        self.policy, self._timeout_s, self._silence_s = policy, timeout_s, silence_s
         make = SharedMemoryPublisher if weights == "SharedMemory" else PipePublisher
         self._publisher: RemotePublisher = make({"policy": weights_of(policy)}, timeout_s=start_timeout_s)
         self._labels: dict[int, int] = {}  # what each version was submitted as
@@ -102,7 +105,7 @@ class ProcessEvaluator:
                     descriptors=(sock.fileno(),),
                 )
             self._workers.append(worker)
-            self._worker = worker
+            self._worker, self._idleness = worker, Idleness(worker.process.pid)
             plan = EvaluatorPlan(
                 env=env,
                 num_envs=num_envs,
@@ -148,6 +151,7 @@ class ProcessEvaluator:
             raise self._failed(self._worker.died("evaluate")) from None
         if not self._labels:
             self._expires = time.monotonic() + self._timeout_s
+            self._idleness.begin()
         self._labels[own] = version
         with contextlib.suppress(OSError):  # it is gone, as reading will find
             self._worker.sock.send(ORDER.pack(EVALUATE, own))
@@ -156,14 +160,13 @@ class ProcessEvaluator:
         """Return what has been evaluated since the last call, without waiting.
 
         Raises:
-            EnvironmentFault: the process raised, died or took too long; it has its traceback.
+            EnvironmentFault: the process raised, died, hung or took too long; it has its traceback.
         """
         self._require_healthy()
         came = []
         while self._wait(0.0):
             came.append(self._read())
-        if self._labels and time.monotonic() > self._expires:
-            raise self._failed(self._worker.hung("evaluate", self._timeout_s))
+        self._require_in_time()
         return came
 
     def wait(self, version: int, timeout_s: float) -> VersionEvaluated:
@@ -181,9 +184,9 @@ class ProcessEvaluator:
                 result = self._read()
                 if result.version >= version:
                     return result
-            elif self._labels and time.monotonic() >= self._expires:
-                raise self._failed(self._worker.hung("evaluate", self._timeout_s))
-            elif time.monotonic() >= deadline:
+                continue
+            self._require_in_time()
+            if time.monotonic() >= deadline:
                 raise TimeoutError(f"version {version} was not evaluated within {timeout_s:g} s")
 
     def close(self) -> None:
@@ -222,7 +225,17 @@ class ProcessEvaluator:
         label = self._labels[own]
         self._labels = {later: name for later, name in self._labels.items() if later > own}
         self._expires = time.monotonic() + self._timeout_s
+        self._idleness.begin()
         return VersionEvaluated(label, returns, lengths)
+
+    def _require_in_time(self) -> None:
+        """Fail where what is evaluated takes too long, or nothing moves."""
+        if not self._labels:
+            return
+        if time.monotonic() >= self._expires:
+            raise self._failed(self._worker.hung("evaluate", self._timeout_s))
+        if self._idleness.seconds() > self._silence_s:
+            raise self._failed(self._worker.hung("a step of evaluate", self._silence_s))
 
     def _failed(self, fault: EnvironmentFault) -> EnvironmentFault:
         self._failure = fault

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rlruntime.envs import messages
@@ -22,6 +22,7 @@ from rlruntime.errors import ConfigError, EnvironmentFault
 
 _TRACE_WAIT_S = 0.5
 _REAP_WAIT_S = 2.0
+_LONGEST_GAP_S = 60.0
 _CODE = (
     "import importlib, json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "importlib.import_module(sys.argv[2]).main(*map(int, sys.argv[3:]))"
@@ -205,6 +206,49 @@ class WorkerProcess:
             setattr(self, name, -1)
             if descriptor >= 0:
                 os.close(descriptor)
+
+
+class Idleness:
+    """For how long a process has used no processor time, as one that hangs.
+
+    What passes between two questions counts as a minute at most: all processes may have been stopped meanwhile.
+
+    Args:
+        pid: of the process.
+        clock: seconds, monotonic.
+        processor: returns the seconds of processor time that it has used, or None where nobody says.
+    """
+
+    def __init__(
+        self,
+        pid: int,
+        clock: Callable[[], float] = time.monotonic,
+        processor: Callable[[int], float | None] | None = None,
+    ) -> None:
+        self._pid, self._clock, self._processor = pid, clock, processor or processor_s
+        self.begin()
+
+    def begin(self) -> None:
+        """Count from now on."""
+        self._used_s, self._asked_s, self._idle_s = self._processor(self._pid), self._clock(), 0.0
+
+    def seconds(self) -> float:
+        """Return for how long; 0 where nobody says."""
+        used_s, now_s = self._processor(self._pid), self._clock()
+        passed_s = min(_LONGEST_GAP_S, now_s - self._asked_s)
+        self._idle_s = 0.0 if used_s is None or used_s != self._used_s else self._idle_s + passed_s
+        self._used_s, self._asked_s = used_s, now_s
+        return self._idle_s
+
+
+def processor_s(pid: int) -> float | None:
+    """Return the seconds of processor time that a process has used; None where nobody says, as Linux does."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()  # its name may hold anything
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError, ValueError):
+        return None
 
 
 def _signal_name(number: int) -> str:

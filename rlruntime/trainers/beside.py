@@ -21,6 +21,7 @@ from rlruntime.trainers.state_tree import snapshot_tree
 
 _LOOK_EVERY_S = 0.05
 _NO_LIMIT_S = 7 * 86_400.0  # as an evaluation in turn, it may take as long as its episodes do
+_SILENCE_S = 600.0  # and as one in turn, it is dead where nothing of it moves: whoever waits looks alive himself
 
 
 class EvaluationBeside:
@@ -66,7 +67,7 @@ class EvaluationBeside:
 
         Raises:
             EvaluationStopped: it said so; the evaluation is still under way.
-            EnvironmentFault: an environment failed, or the process died.
+            EnvironmentFault: an environment failed or hung, or the process died.
         """
         assert self._frames is not None
         if self._process is None:  # a checkpoint brought it
@@ -109,6 +110,7 @@ class EvaluationBeside:
                 num_envs=copies_of(settings.episodes),
                 backend=backend_of(training.env),
                 timeout_s=_NO_LIMIT_S,
+                silence_s=max(_SILENCE_S, 2 * training.env.step_timeout_seconds),
             )
         return self._process
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -100,6 +102,17 @@ def test_an_evaluator_that_is_killed_raises_or_hangs_is_a_typed_error(make: Make
     with pytest.raises(EnvironmentFault, match=r"did not finish evaluate within 0\.5 s") as caught:
         evaluator.wait(1, WAIT_S)
     assert "spin_forever" in caught.value.worker_traceback
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody says what a process uses")
+def test_an_evaluator_in_which_nothing_moves_is_a_typed_error(make: Make) -> None:
+    config = env_config("collector_envs:SleepingEnv", 2, sleep_s=60.0)
+    evaluator = make(config, policy_for(config), silence_s=0.5)
+    evaluator.submit(1)
+    with pytest.raises(EnvironmentFault, match=r"did not finish a step of evaluate within 0\.5 s"):
+        while True:
+            with contextlib.suppress(TimeoutError):
+                evaluator.wait(1, 0.05)
 
 
 def test_an_evaluator_ends_by_itself_when_its_owner_is_killed() -> None:
