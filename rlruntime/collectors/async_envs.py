@@ -73,8 +73,9 @@ class AsyncEnvCollector(WithoutSnapshots, BaseCollector[Rollout]):
         self.rollout_copies = np.zeros(0, np.int64)
         self._generator = torch.Generator(device=policy.device).manual_seed(stream_seed(seed, POLICY))
         self._seconds = {"policy": 0.0, "wait": 0.0}
-        # Each environment fills one column; those that are full wait until there are enough.
-        num_staged = 2 * self.num_envs + self.num_columns
+        # Each environment fills one column; those that are full wait until there are enough. Columns of a single step
+        # are full again after a pause, which takes steps under way to their end.
+        num_staged = (2 if num_steps > 1 else 3) * self.num_envs + self.num_columns
         shapes = policy.state_shapes
         self._staged = Rollout(pool.spaces, policy.distribution, num_steps, num_staged, state_shapes=shapes)
         self.rollout = Rollout(pool.spaces, policy.distribution, num_steps, self.num_columns, state_shapes=shapes)
@@ -132,9 +133,10 @@ class AsyncEnvCollector(WithoutSnapshots, BaseCollector[Rollout]):
         self.update_transforms()
         at_random = self._acts_at_random
         with torch.no_grad():
-            idle, self._idle = self._idle, []
-            for ids in idle:
-                self._act(ids, self._rows(ids), at_random)
+            if len(self._full) < self.num_columns:  # else pauses would fill ever more columns
+                idle, self._idle = self._idle, []
+                for ids in idle:
+                    self._act(ids, self._rows(ids), at_random)
             while len(self._full) < self.num_columns:
                 started = perf_counter()
                 ids, slot = self.pool.recv(self.min_ready)

@@ -269,3 +269,17 @@ def test_columns_that_are_full_at_the_same_time_make_rollouts_one_after_the_othe
         collector.collect()
         copies += collector.rollout_copies.tolist()
     assert sorted(copies) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+@pytest.mark.parametrize("num_steps", [1, 2])
+def test_pauses_fill_no_more_columns_than_there_is_room_for(make: Make, num_steps: int) -> None:
+    collector = make(env_config(num_envs=4, length=1000), num_steps=num_steps, columns=1, min_ready=4)
+    last: dict[int, float] = {}
+    for _ in range(40):
+        rollout = collector.collect()
+        copy = int(collector.rollout_copies[0])
+        seen = counts(rollout, 0)
+        assert seen == [last.get(copy, 0.0) + step for step in range(num_steps + 1)]
+        last[copy] = seen[-1]
+        collector.pause()
+        collector.resume()
