@@ -16,7 +16,7 @@ from rlruntime.cli.cluster.finding import find_job
 from rlruntime.cli.cluster.jobs import JobView
 from rlruntime.cli.cluster.log_lines import readable
 from rlruntime.cli.cluster.log_streams import Extent, LogLine, in_time, read_log
-from rlruntime.cli.cluster.pods import Choice, PodView, newest
+from rlruntime.cli.cluster.pods import Choice, PodView, containers_of, newest
 from rlruntime.cli.cluster.watching import Change, Silence, Snapshot, observe
 from rlruntime.errors import EXIT_FAULT, EXIT_OK, ConfigError, one_line
 from rlruntime.spec.contract import MAIN_CONTAINER, hostname
@@ -111,6 +111,7 @@ class LogPrinter:
 async def print_logs(api: Api, request: Request, printer: LogPrinter) -> int:
     """Print what there is now, and say what there isn't."""
     items, _ = await api.list(pods_path(request.namespace), request.choice.selector(request.job.uid))
+    require_container(items, request.extent.container)
     pods = newest(PodView.of(item, request.extent.container) for item in items)
     for words in missing(request, pods):
         printer.note(words)
@@ -136,6 +137,19 @@ async def _or_note(api: Api, request: Request, pod: PodView, printer: LogPrinter
         if error.code in (401, 403):
             raise
         printer.note(_no_log(pod, error))
+
+
+def require_container(items: list[dict[str, Any]], name: str) -> None:
+    """See that one of these pods has a container of this name, which nobody may wait for in vain.
+
+    Raises:
+        ConfigError: they have others.
+    """
+    names = dict.fromkeys(found for item in items for found in containers_of(item))
+    if names and name not in names:
+        raise ConfigError(
+            "no pod has such a container", field="--container", value=name, remedy=f"there are {', '.join(names)}"
+        )
 
 
 def missing(request: Request, pods: list[PodView]) -> list[str]:
@@ -251,6 +265,7 @@ class Follower:
         items = event.items if isinstance(event, Snapshot) else [event.item]
         views = [PodView.of(item, self._request.extent.container) for item in items]
         if isinstance(event, Snapshot):
+            require_container(items, self._request.extent.container)
             self._said.pop("server", None)
             there = {view.uid for view in views}
             for uid in [uid for uid in self._pods if uid not in there]:

@@ -53,6 +53,13 @@ class PodView:
         return hostname(self.role, self.index)
 
 
+def containers_of(item: dict[str, Any]) -> list[str]:
+    """Return the names of a pod's containers, those that start it included."""
+    spec = item.get("spec") or {}
+    found = (*(spec.get("containers") or ()), *(spec.get("initContainers") or ()))
+    return [str(container.get("name")) for container in found]
+
+
 def _waits(status: dict[str, Any], state: dict[str, Any]) -> str:
     waiting = state.get("waiting") or {}
     if waiting.get("reason", "") not in _ORDINARY_WAITS:

@@ -121,6 +121,18 @@ def test_pods_that_are_gone_are_named_and_nothing_printed_is_a_failure(
     assert (printed.out, printed.err) == ("", f"rljob: {said}\n")
 
 
+@pytest.mark.parametrize("options", [[], ["--follow"]])
+def test_a_container_that_no_pod_has_is_refused_with_those_that_there_are(
+    api: PlayedApi, config: list[str], capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    api.put("rljobs", job())
+    api.put("pods", {**pod(), "spec": {"containers": [{"name": "rljob"}, {"name": "proxy"}]}})
+    assert main(["logs", "ppo", "-c", "prox", *options, *config]) == 78
+    said = capsys.readouterr().err
+    assert "--container" in said
+    assert "there are rljob, proxy" in said
+
+
 def test_a_node_that_does_not_answer_is_said_beside_the_logs_of_others(
     api: PlayedApi, config: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
