@@ -57,7 +57,8 @@ e2e: setup ## Run whole jobs, from the command line and, as root, on real nodes;
 	@# Pods read this environment and can't write into it: what they import is compiled before. Some packages hold files of other Pythons.
 	-$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib rlruntime > /dev/null
 	$(BIN)/pytest -m e2e $(FIRST_JOBS) $(PYTEST_ARGS)
-	$(BIN)/pytest -m e2e -n 2 --dist loadfile --ignore=$(FIRST_JOBS) $(PYTEST_ARGS)
+	@# Most of these wait more than they compute.
+	$(BIN)/pytest -m e2e -n 3 --dist loadfile --ignore=$(FIRST_JOBS) $(PYTEST_ARGS)
 
 .PHONY: programs
 programs: ## Build the programs of the tests' clusters, which tests otherwise do: ten minutes, once for each version

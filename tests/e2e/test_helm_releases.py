@@ -184,6 +184,7 @@ def test_a_release_from_its_first_day_to_its_last_while_a_job_trains(
     said = successor.upgrade({"crds.keep": False})
     assert "deletes the definition of RLJob, and with it EVERY RLJob" in said
     assert job.pods() == pods
+    job.wait_for_the_collector()
     successor.uninstall()
     wait_for("the definition is gone", lambda: not _has_definition(stage), deadline_s=60.0, every_s=0.5)
     wait_for("the job's pods are gone", lambda: job.pods() == [], deadline_s=120.0, every_s=0.5, describe=job.describe)

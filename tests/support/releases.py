@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,6 +163,29 @@ class Job:
         """Return names and uids of its pods."""
         found = self.cluster.pods(self.namespace, f"rljob.io/job-name={self.name}")
         return [(pod["metadata"]["name"], pod["metadata"]["uid"]) for pod in found]
+
+    def wait_for_the_collector(self) -> None:
+        """Wait until what a deleted job owned is deleted too. Each change of the definition ends Kubernetes' own watch
+        of jobs, and what is deleted before there is another one goes by unseen.
+        """
+        path = JOBS.format(self.namespace)
+        body = kill_job("unmanaged", self.namespace, managedBy="example.com/nobody")
+        configmaps = f"/api/v1/namespaces/{self.namespace}/configmaps"
+
+        def is_seen() -> bool:
+            uid = self.cluster.api.create(path, body)["metadata"]["uid"]
+            owner = {"apiVersion": body["apiVersion"], "kind": "RLJob", "name": "unmanaged", "uid": uid}
+            owned = {"metadata": {"generateName": "owned-", "ownerReferences": [owner]}}
+            name = self.cluster.api.create(configmaps, owned)["metadata"]["name"]
+            self.cluster.api.delete(f"{path}/unmanaged")
+            ends = time.monotonic() + 3.0
+            while self.cluster.get("/api/v1/configmaps", self.namespace, name) is not None:
+                if time.monotonic() > ends:
+                    return False
+                time.sleep(0.2)
+            return True
+
+        wait_for("what a deleted job owned is deleted", is_seen, deadline_s=90.0, every_s=1.0)
 
     def describe(self) -> str:
         """Return what a person would look at."""
