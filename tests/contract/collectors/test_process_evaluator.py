@@ -106,7 +106,7 @@ def test_an_evaluator_that_is_killed_raises_or_hangs_is_a_typed_error(make: Make
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody says what a process uses")
 def test_an_evaluator_in_which_nothing_moves_is_a_typed_error(make: Make) -> None:
-    config = env_config("collector_envs:SleepingEnv", 2, sleep_s=60.0)
+    config = env_config("collector_envs:SleepingEnv", 2, sleep_s=0.01, slow_factor=6000.0, slow_seed=1)
     evaluator = make(config, policy_for(config), silence_s=0.5)
     evaluator.submit(1)
 
