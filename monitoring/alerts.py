@@ -28,6 +28,7 @@ class Times:
     stale: int = 600
     stale_for: int = 300
     checkpoint: int = 3600
+    down_for: int = 300
     watch: int = 120
     errors: int = 600
     errors_for: int = 600
@@ -184,6 +185,14 @@ def _weights_stale(times: Times) -> Alert:
 
 
 def _of_the_operator(times: Times) -> Iterator[Alert]:
+    yield Alert(
+        "RLJobOperatorDown",
+        "critical",
+        "absent(rljob_operator_leader == 1)",
+        times.down_for,
+        "No operator acts on RLJobs",
+        f"For {duration(times.down_for)} none that is scraped has acted. Jobs train on; nothing restarts or ends them.",
+    )
     yield Alert(
         "RLJobOperatorWatchSilent",
         "critical",

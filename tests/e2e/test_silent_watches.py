@@ -16,8 +16,9 @@ from operator_place import Place
 from operator_process import SYSTEM_NAMESPACE, OperatorProcess, account_for_one
 from played_kubelet import run_all
 
-from monitoring.alerts import rules
-from monitoring.prometheus import Prometheus
+from monitoring.alerts import Times, rules
+from monitoring.dashboards import OPERATOR
+from monitoring.prometheus import Prometheus, expanded
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -27,6 +28,8 @@ QUIET_FOR_S = 60.0
 """The last words before the silence are at most that old when it begins, and the alert waits for twice as long."""
 WELL_WITHIN_S = 160.0
 """A watch is given up after 70 s, and the next one says something within 60."""
+DOWN_FOR_S = 15
+MISSED = "Objects that watches had missed"
 
 
 @pytest.fixture
@@ -55,7 +58,7 @@ def test_a_change_made_while_the_watches_were_silent_is_acted_on_within_ninety_s
 
 
 @pytest.mark.programs(*products.PROMETHEUS)
-def test_the_probe_fails_once_every_watch_has_been_silent_for_two_and_a_half_minutes_and_an_alert_says_so_before(
+def test_the_probe_fails_after_two_and_a_half_silent_minutes_an_alert_before_it_and_another_once_the_operator_ended(
     quiet_plane: ControlPlane,
 ) -> None:
     programs(products.PROMETHEUS)
@@ -65,12 +68,15 @@ def test_the_probe_fails_once_every_watch_has_been_silent_for_two_and_a_half_min
         with (
             OperatorProcess(kubeconfig, "--namespace", namespace) as operator,
             PrometheusServer(
-                [service_scrape(operator.address, SYSTEM_NAMESPACE)], rules=rules(), interval_s=2
+                [service_scrape(operator.address, SYSTEM_NAMESPACE)],
+                rules=rules(Times(down_for=DOWN_FOR_S)),
+                interval_s=2,
             ) as server,
         ):
             wait_for("the watches are open", lambda: proxy.open_watches >= 2)
             proxy.silence_watches(also_new=True)
-            began, source = time.monotonic(), Prometheus(server.url)
+            began, began_at_s, source = time.monotonic(), time.time(), Prometheus(server.url)
+            Place(quiet_plane, namespace).create()  # which the comparison finds, and no watch
             while time.monotonic() - began < HEALTHY_FOR_S:
                 code, words = operator.get("/healthz")
                 assert code == 200, words
@@ -88,3 +94,10 @@ def test_the_probe_fails_once_every_watch_has_been_silent_for_two_and_a_half_min
             proxy.end_silence()
             wait_for("the probe is well again", lambda: operator.get("/healthz")[0] == 200, deadline_s=WELL_WITHIN_S)
             wait_for("the alert is over", lambda: not source.firing())
+            (missed,) = next(panel for panel in OPERATOR.panels if panel.title == MISSED).queries
+            expr = expanded(missed.expr, {"namespace": SYSTEM_NAMESPACE}, interval="20s")
+            found = source.query_range(expr, began_at_s, time.time(), 2.0)
+            assert {series.labels["resource"] for series in found} >= {"rljobs"}
+            operator.stop()
+            wait_for("the alert fires that no operator acts", source.firing, deadline_s=60.0, every_s=1.0)
+            assert {alert["alertname"] for alert in source.firing()} == {"RLJobOperatorDown"}

@@ -69,6 +69,7 @@ _SINCE = f"rljob_job_running_timestamp_seconds{{{OWN}}}"
 _STORED = f'rljob_job_info{{{OWN}, uid="u", algorithm="PPO", storage="true"}}'
 _UNSTORED = f'rljob_job_info{{{OWN}, uid="u", algorithm="PPO", storage="false"}}'
 _OPERATOR = 'namespace="rljob-system", instance="i"'
+_LEADER = f"rljob_operator_leader{{{_OPERATOR}}}"
 _WATCH = f'rljob_operator_watch_last_activity_timestamp_seconds{{{_OPERATOR}, resource="pods"}}'
 _ERRORS = f'rljob_operator_reconcile_errors_total{{{_OPERATOR}, error="Forbidden"}}'
 _PASSES = f"rljob_operator_reconcile_duration_seconds_count{{{_OPERATOR}}}"
@@ -162,6 +163,21 @@ CASES = (
         quiet=(100,),
     ),
     Case(
+        "RLJobOperatorDown",
+        "it ends, and begins again",
+        {_LEADER: "1x9 stale _x9 1x60"},
+        quiet=(14, 21),
+        firing=(16,),
+        labels=(),
+    ),
+    Case("RLJobOperatorDown", "all stand by", {_LEADER: steady(0)}, quiet=(4,), firing=(6, 60), labels=()),
+    Case(
+        "RLJobOperatorDown",
+        "one takes over from another",
+        {_LEADER: "1x9 stale", 'rljob_operator_leader{namespace="rljob-system", instance="j"}': "0x11 1x60"},
+        quiet=(10, 16, 60),
+    ),
+    Case(
         "RLJobOperatorWatchSilent",
         "nothing is said",
         {_WATCH: steady(600)},
@@ -196,7 +212,9 @@ def as_test(case: Case) -> dict[str, Any]:
     labels = {"__name__": "ALERTS", "alertname": case.alert, "alertstate": "firing", "severity": severity}
     words = ", ".join(f'{name}="{value}"' for name, value in {**labels, **dict(case.labels)}.items())
     samples = {True: [{"labels": f"{{{words}}}", "value": 1}], False: []}
-    moves = {_FRAMES: "0+100x240"} if RUNNING in case.series and case.alert != "RLJobProgressStalled" else {}
+    moves = {_LEADER: steady(1)}
+    if RUNNING in case.series and case.alert != "RLJobProgressStalled":
+        moves[_FRAMES] = "0+100x240"
     moments = [*((at, False) for at in case.quiet), *((at, True) for at in case.firing)]
     return {
         "name": f"{case.alert}: {case.words}",

@@ -117,13 +117,15 @@ def test_panels_do_not_overlap_and_fill_no_more_than_the_width() -> None:
 def test_each_alert_asks_for_metrics_that_there_are_and_has_a_section_in_the_runbooks() -> None:
     sections = re.findall(r"^## (\w+)$", (ROOT / "docs" / "alerts.md").read_text(), re.MULTILINE)
     assert sections == [alert.name for alert in alerts()]
-    assert len(sections) == 8
+    assert len(sections) == 9
     for alert in alerts():
         assert metrics_in(alert.expr) <= set(KNOWN)
 
 
 def test_shortened_times_change_durations_alone() -> None:
-    short = Times(pending=1, storm=2, stalled=3, stalled_for=4, stale=5, stale_for=6, checkpoint=7, watch=8, errors=9)
+    short = Times(
+        pending=1, storm=2, stalled=3, stalled_for=4, stale=5, stale_for=6, checkpoint=7, down_for=10, watch=8, errors=9
+    )
     for long, brief in zip(alerts(), alerts(short), strict=True):
         assert (long.name, long.severity, long.to_document()["labels"]) == (
             brief.name, brief.severity, brief.to_document()["labels"],
