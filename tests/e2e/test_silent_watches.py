@@ -17,8 +17,7 @@ from operator_process import SYSTEM_NAMESPACE, OperatorProcess, account_for_one
 from played_kubelet import run_all
 
 from monitoring.alerts import Times, rules
-from monitoring.dashboards import OPERATOR
-from monitoring.prometheus import Prometheus, expanded
+from monitoring.prometheus import Prometheus
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -29,7 +28,6 @@ QUIET_FOR_S = 60.0
 WELL_WITHIN_S = 160.0
 """A watch is given up after 70 s, and the next one says something within 60."""
 DOWN_FOR_S = 15
-MISSED = "Objects that watches had missed"
 
 
 @pytest.fixture
@@ -75,8 +73,7 @@ def test_the_probe_fails_after_two_and_a_half_silent_minutes_an_alert_before_it_
         ):
             wait_for("the watches are open", lambda: proxy.open_watches >= 2)
             proxy.silence_watches(also_new=True)
-            began, began_at_s, source = time.monotonic(), time.time(), Prometheus(server.url)
-            Place(quiet_plane, namespace).create()  # which the comparison finds, and no watch
+            began, source = time.monotonic(), Prometheus(server.url)
             while time.monotonic() - began < HEALTHY_FOR_S:
                 code, words = operator.get("/healthz")
                 assert code == 200, words
@@ -94,10 +91,6 @@ def test_the_probe_fails_after_two_and_a_half_silent_minutes_an_alert_before_it_
             proxy.end_silence()
             wait_for("the probe is well again", lambda: operator.get("/healthz")[0] == 200, deadline_s=WELL_WITHIN_S)
             wait_for("the alert is over", lambda: not source.firing())
-            (missed,) = next(panel for panel in OPERATOR.panels if panel.title == MISSED).queries
-            expr = expanded(missed.expr, {"namespace": SYSTEM_NAMESPACE}, interval="20s")
-            found = source.query_range(expr, began_at_s, time.time(), 2.0)
-            assert {series.labels["resource"] for series in found} >= {"rljobs"}
             operator.stop()
             wait_for("the alert fires that no operator acts", source.firing, deadline_s=60.0, every_s=1.0)
             assert {alert["alertname"] for alert in source.firing()} == {"RLJobOperatorDown"}
