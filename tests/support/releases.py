@@ -177,6 +177,9 @@ class Job:
             owner = {"apiVersion": body["apiVersion"], "kind": "RLJob", "name": "unmanaged", "uid": uid}
             owned = {"metadata": {"generateName": "owned-", "ownerReferences": [owner]}}
             name = self.cluster.api.create(configmaps, owned)["metadata"]["name"]
+            time.sleep(
+                2.0
+            )  # the collector looks whether the owner is there, so that only its deletion tells it anything
             self.cluster.api.delete(f"{path}/unmanaged")
             ends = time.monotonic() + 3.0
             while self.cluster.get("/api/v1/configmaps", self.namespace, name) is not None:
@@ -185,7 +188,7 @@ class Job:
                 time.sleep(0.2)
             return True
 
-        wait_for("what a deleted job owned is deleted", is_seen, deadline_s=90.0, every_s=1.0)
+        wait_for("what a deleted job owned is deleted", is_seen, deadline_s=120.0, every_s=1.0)
 
     def describe(self) -> str:
         """Return what a person would look at."""
