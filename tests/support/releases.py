@@ -177,9 +177,8 @@ class Job:
             owner = {"apiVersion": body["apiVersion"], "kind": "RLJob", "name": "unmanaged", "uid": uid}
             owned = {"metadata": {"generateName": "owned-", "ownerReferences": [owner]}}
             name = self.cluster.api.create(configmaps, owned)["metadata"]["name"]
-            time.sleep(
-                2.0
-            )  # the collector looks whether the owner is there, so that only its deletion tells it anything
+            # The collector looks whether there is such an owner; from then on only its deletion tells it anything.
+            time.sleep(2.0)
             self.cluster.api.delete(f"{path}/unmanaged")
             ends = time.monotonic() + 3.0
             while self.cluster.get("/api/v1/configmaps", self.namespace, name) is not None:
