@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from helm import tool
 
 
 @pytest.fixture(scope="module")
 def build_site() -> ModuleType:
     """Return `tools/build_site.py` as a module."""
-    path = Path(__file__).resolve().parents[3] / "tools" / "build_site.py"
-    spec = importlib.util.spec_from_file_location("build_site", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return tool("build_site")
 
 
 @pytest.fixture

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from helm import tool
 
 
 @pytest.fixture(scope="module")
 def check_docs() -> ModuleType:
     """Return `tools/check_docs.py` as a module."""
-    path = Path(__file__).resolve().parents[3] / "tools" / "check_docs.py"
-    spec = importlib.util.spec_from_file_location("check_docs", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return tool("check_docs")
 
 
 def problems(check_docs: ModuleType, folder: Path, text: str) -> list[str]:
