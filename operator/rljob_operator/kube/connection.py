@@ -84,7 +84,12 @@ class Connection:
             await load_kube_config(  # type: ignore[no-untyped-call]
                 path, self._context, client_configuration=configuration, persist_config=False
             )
-        except (ConfigException, yaml.YAMLError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError):  # of the client, which takes the file for what it isn't
+            words = "what was read is no kubeconfig"
+            raise ConfigError(
+                f"the Kubernetes configuration can't be used: {words}", remedy="see --kubeconfig and --context"
+            ) from None
+        except (ConfigException, yaml.YAMLError, OSError, ValueError) as error:
             raise ConfigError(
                 f"the Kubernetes configuration can't be used: {error}", remedy="see --kubeconfig and --context"
             ) from None

@@ -61,7 +61,10 @@ class Connection:
         configuration = Configuration()
         try:
             await self._read(configuration)
-        except (ConfigException, yaml.YAMLError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError):  # of the client, which takes the file for what it isn't
+            words = "what was read is no kubeconfig"
+            raise ConfigError(f"the Kubernetes configuration can't be used: {words}", remedy=_REMEDY) from None
+        except (ConfigException, yaml.YAMLError, OSError, ValueError) as error:
             raise ConfigError(f"the Kubernetes configuration can't be used: {error}", remedy=_REMEDY) from None
         self._configuration = configuration
 

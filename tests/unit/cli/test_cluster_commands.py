@@ -314,6 +314,8 @@ def test_a_server_that_is_away_is_one_line(tmp_path: Path, capsys: pytest.Captur
         (None, "there is no such kubeconfig (got '"),
         ("{}", "the Kubernetes configuration can't be used: "),
         ("contexts: [", "the Kubernetes configuration can't be used: "),
+        ("no: mapping: of: ours", "the Kubernetes configuration can't be used: "),
+        ("just words", "the Kubernetes configuration can't be used: what was read is no kubeconfig"),
     ],
 )
 def test_a_kubeconfig_that_can_not_be_used_is_one_line(
