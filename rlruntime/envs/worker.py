@@ -236,7 +236,8 @@ def prepare_process(trace_fd: int, lifeline_fd: int, parent_pid: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave_to_parent)  # a handler, for ignored signals would be inherited by child processes
     faulthandler.enable(file=trace_fd, all_threads=False)
-    faulthandler.register(TRACE_SIGNAL, file=trace_fd, all_threads=False)
+    # Its parent asks for the stack of a worker that hangs: written, whatever it is in, and then the signal ends it.
+    faulthandler.register(TRACE_SIGNAL, file=trace_fd, all_threads=False, chain=True)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))  # the parent blocked them for the start
     if lifeline_fd >= 0:
         threading.Thread(target=_die_with, args=(lifeline_fd,), name="lifeline", daemon=True).start()

@@ -20,7 +20,7 @@ from rlruntime.envs.shared_slot import open_shared_memory
 from rlruntime.envs.worker import TRACE_SIGNAL, WorkerError
 from rlruntime.errors import ConfigError, EnvironmentFault
 
-_TRACE_WAIT_S = 0.5
+_TRACE_WAIT_S = 2.0
 _REAP_WAIT_S = 2.0
 _LONGEST_GAP_S = 60.0
 _CODE = (
@@ -183,10 +183,9 @@ class WorkerProcess:
     def hung(self, doing: str, timeout_s: float) -> EnvironmentFault:
         """Return the fault for a worker that took too long, with its stack, and kill it."""
         with contextlib.suppress(OSError):
-            self.process.send_signal(TRACE_SIGNAL)  # its stack is written even from within C code
-        give_up = time.monotonic() + _TRACE_WAIT_S
-        while not self._trace() and time.monotonic() < give_up:
-            time.sleep(0.01)
+            self.process.send_signal(TRACE_SIGNAL)  # its stack is written even from within C code, then it ends
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=_TRACE_WAIT_S)
         trace, words = self._trace(), self.words
         self.kill()
         return EnvironmentFault(

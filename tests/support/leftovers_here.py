@@ -19,31 +19,36 @@ class Held(NamedTuple):
     Attributes:
         files: open files.
         children: processes.
-        threads: how many.
+        threads: of this process.
         names: in shared memory, whoever made them.
     """
 
     files: int
     children: frozenset[psutil.Process]
-    threads: int
+    threads: frozenset[threading.Thread]
     names: frozenset[str]
 
     @classmethod
     def now(cls) -> Held:
         """Look."""
         process = psutil.Process()
-        return cls(process.num_fds(), frozenset(process.children()), threading.active_count(), shared_memory_names())
+        return cls(
+            process.num_fds(), frozenset(process.children()), frozenset(threading.enumerate()), shared_memory_names()
+        )
 
     def left_since(self, before: Held) -> dict[str, object]:
-        """Return what is there now and wasn't before, or is gone; empty where nothing has changed.
+        """Return what is there now and wasn't before, and the numbers of files where they differ; else nothing.
 
-        Other programs of the machine make and remove shared memory as they please. A name that such a one has open or
-        mapped is its own, and one that has gone meanwhile was.
+        A thread or process that an earlier test left to end may do so meanwhile. Other programs of the machine make and
+        remove shared memory as they please. A name that such a one has open or mapped is its own.
         """
         left: dict[str, object] = {}
-        for name in ("files", "children", "threads"):
-            if getattr(self, name) != getattr(before, name):
-                left[name] = f"{getattr(before, name)} before, {getattr(self, name)} now"
+        if self.files != before.files:
+            left["files"] = f"{before.files} before, {self.files} now"
+        if processes := self.children - before.children:
+            left["children"] = sorted(map(str, processes))
+        if threads := self.threads - before.threads:
+            left["threads"] = sorted(map(str, threads))
         new = self.names - before.names
         if new and (mine := new - _held_by_others(new)):
             left["names"] = sorted(mine)
