@@ -146,8 +146,7 @@ _SERVER = (
                 "{{resource}}",
             ),
         ),
-        description="Found by the comparison every five minutes.",
-        empty="watches miss nothing",
+        description="Per second. Found when a watch was begun anew, and by the comparison every five minutes.",
     ),
     Panel(
         "Events that could not be written",

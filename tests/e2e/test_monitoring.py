@@ -45,10 +45,6 @@ FAULTS = {
     "RLJobCheckpointTooOld": "frozen",
 }
 """Alert, and the job whose fault it is."""
-NEVER = {"Objects that watches had missed"}
-"""Panels whose fault isn't made here: they are empty, and say why."""
-SILENT = {"rljob_operator_resync_corrections_total"}
-"""What the operator exports for that fault alone."""
 SCRAPE = re.compile(r"up|scrape_.*|ALERTS.*")
 
 
@@ -153,7 +149,7 @@ def test_every_panel_of_a_dashboard_has_data(watched: Watched, board: Dashboard)
             without.add(panel.title)
         if not panel.empty and board is JOB:
             assert all(any(of_job) for of_job in answers), f"{panel.title} is empty for a job that is well"
-    assert without == {panel.title for panel in board.panels if panel.title in NEVER}
+    assert without == set()
 
 
 @pytest.mark.parametrize("board", DASHBOARDS, ids=lambda board: board.uid)
@@ -175,13 +171,13 @@ def test_no_other_alert_fires(watched: Watched) -> None:
 
 
 def test_what_is_exported_is_what_the_docs_name(watched: Watched) -> None:
-    both: tuple[tuple[str, dict[str, Family], set[str]], ...] = (
-        ("rljob-operator", operator_metrics.FAMILIES, SILENT),
-        ("rljob-system/rljob-pods", runtime_metrics.FAMILIES, set()),
+    both: tuple[tuple[str, dict[str, Family]], ...] = (
+        ("rljob-operator", operator_metrics.FAMILIES),
+        ("rljob-system/rljob-pods", runtime_metrics.FAMILIES),
     )
-    for job, families, silent in both:
+    for job, families in both:
         exported = {name for name in watched.source.names(f'{{job="{job}"}}') if not SCRAPE.fullmatch(name)}
-        assert exported == {series for family in families.values() for series in family.series} - silent
+        assert exported == {series for family in families.values() for series in family.series}
 
 
 def test_phases_of_a_job_make_up_its_wall_time(watched: Watched) -> None:

@@ -34,7 +34,8 @@ class PlayedApi:
         self._thread = threading.Thread(target=self._loop.run_forever, name="played-api", daemon=True)
         self._stirred = asyncio.Event()
         self._runner: web.AppRunner | None = None
-        self._port = 0
+        self.port = 0
+        """Where it listens, on 127.0.0.1."""
 
     def put(self, plural: str, item: dict[str, Any]) -> None:
         """Store an object, and tell whoever watches."""
@@ -60,7 +61,7 @@ class PlayedApi:
     def kubeconfig(self, path: Path, *, namespace: str = "team-a") -> Path:
         """Write a kubeconfig of this server, and return its path."""
         document = {
-            "clusters": [{"name": "played", "cluster": {"server": f"http://127.0.0.1:{self._port}"}}],
+            "clusters": [{"name": "played", "cluster": {"server": f"http://127.0.0.1:{self.port}"}}],
             "users": [{"name": "somebody", "user": {"token": "secret"}}],
             "contexts": [
                 {"name": "played", "context": {"cluster": "played", "user": "somebody", "namespace": namespace}}
@@ -109,7 +110,7 @@ class PlayedApi:
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self._port = self._runner.addresses[0][1]
+        self.port = self._runner.addresses[0][1]
 
     async def _stop(self) -> None:
         assert self._runner is not None

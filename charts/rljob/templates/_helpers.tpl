@@ -26,8 +26,8 @@
 
 {{/* Labels that never change: those by which the Deployment knows its pods. */}}
 {{- define "rljob.selector" -}}
-app.kubernetes.io/name: {{ include "rljob.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "rljob.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: operator
 {{- end }}
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import ssl
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,18 @@ _DEFAULT = "~/.kube/config"
 _IN_CLUSTER_VARIABLE = "KUBERNETES_SERVICE_HOST"
 _IN_CLUSTER_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _REMEDY = "see --kubeconfig and --context"
+_PROBES = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
+"""After 30 s without a byte the other machine is asked, and given up a minute later: a log may be silent for hours."""
+
+
+def _probed_socket(address: tuple[Any, ...]) -> socket.socket:
+    """Return a socket whose other end is noticed to be gone, by the kernel's own questions, while nothing is sent."""
+    made = socket.socket(*address[:3])
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _PROBES.items():
+        if hasattr(socket, name):  # not every system has all
+            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return made
 
 
 class Connection:
@@ -100,7 +113,7 @@ class Connection:
             except (OSError, ValueError) as error:  # of the certificates that the kubeconfig names
                 raise ConfigError(f"the certificates of the kubeconfig can't be used: {error}") from None
         return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, ssl=tls),
+            connector=aiohttp.TCPConnector(limit=0, ssl=tls, socket_factory=_probed_socket),
             headers={"User-Agent": f"rljob/{__version__}"},
             proxy=self._proxy(),
             trust_env=False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +250,30 @@ def test_a_namespace_whose_name_looks_like_another_type_stays_a_name(helm: Helm)
     assert all(isinstance(item["metadata"].get("namespace", ""), str) for item in objects)
     pod = one(objects, "Pod")
     assert {"name": "JOB_NAMESPACE", "value": "123"} in pod["spec"]["containers"][0]["env"]
+
+
+@pytest.mark.parametrize("values", VALUES, ids=lambda path: path.name)
+def test_names_that_look_like_another_type_stay_names(helm: Helm, values: Path) -> None:
+    named = {"nameOverride": "46", "fullnameOverride": "47", "serviceAccount.name": "48", "priorityClassName": "1e3"}
+    objects = helm.template(named, files=[values], release="49", namespace="50")
+    rest = [item for item in objects if item["kind"] != "CustomResourceDefinition"]
+    found = {f"{item['kind']} {path}": value for item in rest for path, value in named_values(item)}
+    assert len(found) > 50
+    assert {path: value for path, value in found.items() if not isinstance(value, str)} == {}
+    assert {"46", "48", "49", "50"} <= set(found.values())
+
+
+def named_values(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the path and value of each name and label of an object."""
+    if isinstance(node, list):
+        for number, item in enumerate(node):
+            yield from named_values(item, f"{path}[{number}]")
+    elif isinstance(node, dict):
+        for key, value in node.items():
+            if isinstance(value, dict | list):
+                yield from named_values(value, f"{path}.{key}")
+            elif path.endswith(("abels", ".matchLabels")) or key.lower().endswith(("name", "namespace")):
+                yield f"{path}.{key}", value
 
 
 def test_the_operator_is_told_its_namespaces_images_and_policies(rendered: list[KubeObject]) -> None:

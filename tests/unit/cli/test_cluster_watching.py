@@ -160,3 +160,26 @@ def test_a_log_goes_on_after_the_last_line_that_was_read(played: PlayedApi, tmp_
     assert "tailLines=3" in played.requests[0]
     assert "sinceTime=2026-05-04T14:02:01Z" in played.requests[1]
     assert "tailLines" not in played.requests[1]
+
+
+def test_the_other_end_of_a_silent_stream_is_asked_whether_it_is_there(played: PlayedApi, tmp_path: Path) -> None:
+    async def look() -> None:
+        connection = await Connection.load(str(played.kubeconfig(tmp_path / "kubeconfig")))
+        async with Api(connection) as api:
+            lines = read_log(api, "team-a", "pod", Extent(), follow=True)
+            assert (await asyncio.wait_for(anext(lines), 30)).text == "a"
+            async with asyncio.timeout(30):
+                while timers_to(played.port) != [keepalive]:  # the line is being acknowledged
+                    await asyncio.sleep(0.01)
+            await lines.aclose()
+
+    keepalive = "02"
+    played.log("pod", "2026-05-04T14:02:00.000000500Z a")
+    asyncio.run(look())
+
+
+def timers_to(port: int) -> list[str]:
+    """Return which timer the kernel has set on each connection of this machine to a local port."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    established = "01"
+    return [row[5].split(":")[0] for row in rows if row[2].endswith(f":{port:04X}") and row[3] == established]
