@@ -91,8 +91,8 @@ VARIANTS = {
 
 @pytest.fixture
 def ground(node_programs: None) -> Iterator[tuple[ControlPlane, Node]]:
-    """A control plane with one real node, where no definition was ever deleted: Kubernetes' own collector was seen to
-    miss the deletion of jobs after theirs had gone and come back.
+    """A control plane with one real node, where no definition was ever deleted: once one was, Kubernetes' own collector
+    opens its watch of jobs up to half a minute after each change of the definition, not at once.
     """
     programs([*products.HELM, *products.NETWORK_POLICIES])
     with ControlPlane(Settings(controller_manager=True, scheduler=True)) as plane, Node(plane) as node:
