@@ -77,6 +77,9 @@ class EpisodeTracker:
 
 def _sums_between(amount: np.ndarray, start: np.ndarray, goes_on: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return running sums ``[T, B]`` since the last row that doesn't go on, and the sums after the last row."""
+    if len(amount) == 1:
+        only = np.where(goes_on, amount + start, 0)
+        return only, only[0].copy()
     total = amount.cumsum(0) + start
     rows = np.arange(len(amount))[:, None]
     last_reset = np.maximum.accumulate(np.where(goes_on, -1, rows), 0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from rlruntime.collectors.accounting import apply_reward_transforms
@@ -31,6 +33,32 @@ class TransitionCollector(InlineCollector):
         apply_reward_transforms(self.policy, rollout)
 
 
+class TransitionRows:
+    """`transitions` as arrays, for rollouts that are filled over and over: the views are made once for each.
+
+    Args:
+        with_trajectory, version_key: see `transitions`.
+    """
+
+    def __init__(self, *, with_trajectory: bool = False, version_key: str | None = None) -> None:
+        self._with_trajectory, self._version_key = with_trajectory, version_key
+        self._rollout: Rollout | None = None
+        self._flat: dict[str, np.ndarray] = {}
+
+    def __call__(self, rollout: Rollout) -> dict[str, np.ndarray]:
+        """Return the valid rows of ``rollout``."""
+        flat = self._flat
+        if rollout is not self._rollout:
+            columns = _columns(rollout, self._with_trajectory, self._version_key)
+            flat = {name: column.reshape(-1, *column.shape[2:]) for name, column in columns.items()}
+            if all(np.shares_memory(flat[name], column) for name, column in columns.items()):
+                self._rollout, self._flat = rollout, flat
+        if rollout.num_valid == rollout.num_steps * rollout.num_envs:
+            return flat
+        rows = rollout.valid.numpy().reshape(-1).nonzero()[0]
+        return {name: column[rows] for name, column in flat.items()}
+
+
 def transitions(
     rollout: Rollout, *, with_trajectory: bool = False, version_key: str | None = None
 ) -> dict[str, Tensor]:
@@ -45,6 +73,12 @@ def transitions(
         with_trajectory: add the column ``trajectory``, the number of the episode, int64.
         version_key: add a column of this name with the version of the policy that chose the action, int64.
     """
+    rows = TransitionRows(with_trajectory=with_trajectory, version_key=version_key)(rollout)
+    return {name: torch.from_numpy(column) for name, column in rows.items()}
+
+
+def _columns(rollout: Rollout, with_trajectory: bool, version_key: str | None) -> dict[str, np.ndarray]:
+    """Return the columns ``[T, B, ...]``."""
     columns: dict[str, Tensor] = {}
     _add_observation(columns, "observation", rollout.observation, slice(None, -1))
     columns["action"] = rollout.action
@@ -58,11 +92,7 @@ def transitions(
         columns[TRAJECTORY_KEY] = rollout.trajectory_id
     if version_key is not None:
         columns[version_key] = rollout.policy_version
-    flat = {name: column.flatten(0, 1) for name, column in columns.items()}
-    if rollout.num_valid == rollout.valid.numel():
-        return flat
-    rows = rollout.valid.flatten().nonzero().squeeze(1)
-    return {name: column.index_select(0, rows) for name, column in flat.items()}
+    return {name: column.numpy() for name, column in columns.items()}
 
 
 def _add_observation(columns: dict[str, Tensor], name: str, observation: ObservationTensor, steps: slice) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from rlruntime.collectors.episodes import FinishedEpisodes
-from rlruntime.collectors.transitions import TransitionCollector, transitions
+from rlruntime.collectors.transitions import TransitionCollector, TransitionRows
 from rlruntime.metrics.timers import PhaseTimers
 from rlruntime.policies.policy import Policy
 from rlruntime.seeding import SAMPLER, stream_seed
@@ -82,8 +82,11 @@ class OffPolicy:
         )
         self.collector = self._collecting.collector
         followers = (training.replay.n_step, training.replay.hindsight)
-        self._with_trajectory = any(part is not None and part.trajectory_key == TRAJECTORY_KEY for part in followers)
         self._bounded = self.buffer.sampler if isinstance(self.buffer.sampler, StalenessBoundedSampler) else None
+        self._rows = TransitionRows(
+            with_trajectory=any(part is not None and part.trajectory_key == TRAJECTORY_KEY for part in followers),
+            version_key=None if self._bounded is None else self._bounded.config.version_key,
+        )
         self.num_updates = 0
         self._updates_due = 0.0
 
@@ -111,13 +114,7 @@ class OffPolicy:
                 if len(collector.episodes.returns):
                     episodes.append(collector.episodes)
                 with write:
-                    self.buffer.extend(
-                        transitions(
-                            rollout,
-                            with_trajectory=self._with_trajectory,
-                            version_key=None if self._bounded is None else self._bounded.config.version_key,
-                        )
-                    )
+                    self.buffer.extend(self._rows(rollout))
                 collector.update_transforms()
             if self.hooks.rollout is not None:
                 self.hooks.rollout(rollout)
