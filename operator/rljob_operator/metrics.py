@@ -13,7 +13,6 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from rljob_operator.kube.resources import PODS, RLJOBS
 from rlruntime import __version__
 from rlruntime.metrics.family import PROCESS, Family, by_name, export_process
 
@@ -228,8 +227,6 @@ class OperatorMetrics:
         self.restarts = RESTARTS_TOTAL.counter(registry)
         self.events_dropped = EVENTS_DROPPED_TOTAL.counter(registry)
         self.resync_corrections = RESYNC_CORRECTIONS_TOTAL.counter(registry)
-        for resource in (RLJOBS, PODS):  # a counter that begins at one shows no increase
-            self.resync_corrections.labels(resource.plural)
         export_process(registry, BUILD_INFO, __version__)
 
     def count_request(self, verb: str, resource: str, code: int | str) -> None:

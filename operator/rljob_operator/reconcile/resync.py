@@ -63,6 +63,8 @@ class Resync:
         self._client, self._cache, self._monitor = client, cache, monitor
         self._namespaces, self._add = namespaces, add
         self._timing, self._metrics, self._uniform = timing, metrics, uniform
+        for resource in (RLJOBS, PODS):  # a counter that begins at one shows no increase
+            metrics.resync_corrections.labels(resource.plural)
 
     async def fill(self) -> None:
         """Fill the cache once all watches are open: nothing can be missed between the list and the watch.
