@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 pytest_plugins = ["cluster_harness.fixtures", "shared_fixtures"]
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C reach the programs that tests start: they inherit that a shell's background job has it ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
