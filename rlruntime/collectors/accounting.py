@@ -53,7 +53,9 @@ class Accounts:
         copies = self._all if copies is None else copies
         valid = rollout.valid.numpy()
         filled = rollout.num_filled.numpy()
-        reached = None if int(filled.min()) == rollout.num_steps else np.arange(rollout.num_steps)[:, None] < filled
+        num_steps = rollout.num_steps
+        is_whole = int(filled.min()) == num_steps
+        reached = None if is_whole else np.arange(num_steps)[:, None] < filled
         self.episodes = self._tracker.add(
             rollout.env_reward.numpy(), rollout.terminated.numpy(), rollout.truncated.numpy(), valid, reached, copies
         )
@@ -61,10 +63,14 @@ class Accounts:
         self.num_frames += rollout.num_valid
         is_init = rollout.is_init.numpy()
         np.logical_and(valid[0], self._at_start[copies], out=is_init[0])
-        np.logical_and(valid[1:], ~valid[:-1], out=is_init[1:])
+        if num_steps > 1:
+            np.logical_and(valid[1:], ~valid[:-1], out=is_init[1:])
         begun = is_init.cumsum(0) + (self._begun[copies] - 1)
         rollout.trajectory_id.numpy()[:] = np.where(valid, begun * self.num_envs + copies, -1)
         self._begun[copies] = begun[-1] + 1
+        if is_whole:
+            self._at_start[copies] = ~valid[-1]
+            return
         ended = ~valid[filled - 1, np.arange(len(copies))]
         self._at_start[copies] = np.where(filled > 0, ended, self._at_start[copies])
 

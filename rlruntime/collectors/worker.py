@@ -34,6 +34,7 @@ from rlruntime.spec.training.env import EnvConfig
 from rlruntime.storages.buffer import ReplayBuffer
 from rlruntime.transforms.staging import make_transformed_env
 from rlruntime.weights.joining import join
+from rlruntime.weights.manifest import ModuleState
 from rlruntime.weights.protocol import Receiver
 
 ORDER = struct.Struct("=cqq??")
@@ -227,7 +228,7 @@ class _Worker:
                 memory=mmap.mmap(memory_fd, 0),
             )
             self._policy = policy.to(plan.device)
-            self._receiver: Receiver = join(weights, {"policy": weights_of(policy)}, timeout_s=plan.timeout_s)
+            self._receiver: Receiver = join(weights, {"policy": weights_of(policy).tensors()}, timeout_s=plan.timeout_s)
             self._control = shared.control[plan.index]
             self._collector = SegmentCollector(
                 env,
@@ -318,11 +319,11 @@ class _Worker:
         self._collector.restart_episodes(*argument)
 
 
-def weights_of(policy: Policy) -> dict[str, torch.Tensor]:
-    """Return what workers need of a policy, by name: all but what transforms keep of each environment copy."""
+def weights_of(policy: Policy) -> ModuleState:
+    """Return what workers need of a policy: all but what transforms keep of each environment copy."""
     of_copies = {
         f"transforms.{number}.{name}"
         for number, transform in enumerate(policy.transforms)
         for name in getattr(transform, "resizable_buffers", ())
     }
-    return {name: tensor for name, tensor in policy.state_dict(keep_vars=True).items() if name not in of_copies}
+    return ModuleState(policy, leave_out=of_copies)

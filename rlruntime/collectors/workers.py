@@ -30,6 +30,7 @@ from rlruntime.policies.policy import Policy
 from rlruntime.spec.training.env import EnvConfig
 from rlruntime.storages.buffer import ReplayBuffer
 from rlruntime.storages.mapped import MappedStorage, MemoryMappedStorage, SharedTensorStorage
+from rlruntime.weights.manifest import ModuleState
 from rlruntime.weights.protocol import WeightSyncError
 from rlruntime.weights.schemes.pipe import PipePublisher
 from rlruntime.weights.schemes.remote import RemotePublisher
@@ -67,6 +68,7 @@ class _Followed:
     """A policy whose weights some workers follow."""
 
     policy: Policy
+    weights: ModuleState
     publisher: RemotePublisher
 
 
@@ -205,7 +207,7 @@ class CollectionWorkers:
             members = [index for index in addressed if self._follows[index] is followed]
             if members:
                 try:
-                    version = followed.publisher.publish({"policy": weights_of(followed.policy)}).version
+                    version = followed.publisher.publish({"policy": followed.weights.tensors()}).version
                 except WeightSyncError:
                     self._raise_if_dead()
                     raise
@@ -342,7 +344,8 @@ class CollectionWorkers:
             if followed.policy is policy:
                 return followed
         make = SharedMemoryPublisher if weights == "SharedMemory" else PipePublisher
-        self._followed.append(_Followed(policy, make({"policy": weights_of(policy)}, timeout_s=timeout_s)))
+        state = weights_of(policy)
+        self._followed.append(_Followed(policy, state, make({"policy": state.tensors()}, timeout_s=timeout_s)))
         return self._followed[-1]
 
     def _start_worker(self, index: int, first: int, last: int, weights: Scheme, kept: _Sharing | None) -> None:

@@ -7,9 +7,10 @@ publication and acquisition: a parameter that was replaced, resized or untied si
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from operator import is_
 
 import torch
 from torch import Tensor, nn
@@ -102,6 +103,55 @@ class Manifest:
         return cls(tuple(entries), read["size"])
 
 
+class Binding:
+    """Finds the live tensors of a manifest again and again, as `Manifest.bind` does.
+
+    Describing weights anew takes as long as copying those of a small network. Where all are the very tensors of the
+    last time, with the same memory, shapes, strides and types, what was found then holds still.
+    """
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+        self._names: list[tuple[str, str]] = []
+        self._seen: list[Tensor] = []
+        self._places: list[tuple[object, ...]] = []
+        self._tensors: list[Tensor] = []
+
+    def tensors(self, weights: Weights) -> list[Tensor]:
+        """Return the live tensors for ``Manifest.stored``, in order; see `Manifest.bind` for the errors."""
+        states = [(model, _named_tensors(state)) for model, state in weights.items()]
+        names = [(model, name) for model, named in states for name in named]
+        found = [tensor for _, named in states for tensor in named.values()]
+        if names != self._names or not all(map(is_, found, self._seen)) or list(map(_place, found)) != self._places:
+            self._tensors = self._manifest.bind(weights)
+            self._names, self._seen, self._places = names, found, list(map(_place, found))
+        return self._tensors
+
+
+class ModuleState:
+    """What a module's ``state_dict`` holds, as live tensors by name, looked up anew only where the module has changed:
+    a parameter, buffer or part that came, went or is another one.
+
+    Args:
+        module: whose state.
+        leave_out: names of it that aren't meant.
+    """
+
+    def __init__(self, module: nn.Module, leave_out: Collection[str] = ()) -> None:
+        self._module, self._leave_out = module, frozenset(leave_out)
+        self._parts: list[_Members] = []
+        self._state: dict[str, Tensor] = {}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return them; the dict is the same one until the module has changed."""
+        if not self._parts or not all(map(_Members.are_the_same, self._parts)):
+            state = self._module.state_dict(keep_vars=True)
+            self._state = {name: tensor for name, tensor in state.items() if name not in self._leave_out}
+            held = [(part._modules, part._parameters, part._buffers) for part in self._module.modules()]
+            self._parts = [_Members(members) for kinds in held for members in kinds]
+        return self._state
+
+
 def describe(weights: Weights) -> Manifest:
     """Return the manifest of these weights.
 
@@ -118,7 +168,7 @@ def _inspect(weights: Weights) -> tuple[Manifest, dict[str, Tensor]]:
     offset = 0
     for name, tensor in sorted(tensors.items()):
         shape = tuple(tensor.shape)
-        place = (tensor.device, tensor.data_ptr(), shape, tensor.stride(), tensor.dtype)
+        place = _place(tensor)
         first = places.get(place) if tensor.numel() else None
         tied_to, at = (first.name, first.offset) if first else ("", offset)
         entry = TensorEntry(name, shape, str(tensor.dtype).removeprefix("torch."), tied_to, at)
@@ -132,8 +182,7 @@ def _inspect(weights: Weights) -> tuple[Manifest, dict[str, Tensor]]:
 def _live_tensors(weights: Weights) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for model, state in weights.items():
-        named: Mapping[str, object] = state.state_dict(keep_vars=True) if isinstance(state, nn.Module) else state
-        for name, tensor in named.items():
+        for name, tensor in _named_tensors(state).items():
             full_name = f"{model}/{name}"
             if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.is_meta:
                 raise ConfigError(
@@ -145,3 +194,28 @@ def _live_tensors(weights: Weights) -> dict[str, Tensor]:
     if not tensors:
         raise ConfigError("there are no weights to publish", remedy="give at least one model with a tensor")
     return tensors
+
+
+def _named_tensors(state: nn.Module | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    return state.state_dict(keep_vars=True) if isinstance(state, nn.Module) else state
+
+
+def _place(tensor: Tensor) -> tuple[object, ...]:
+    """Return what two tensors that are tied have in common."""
+    return tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+
+
+class _Members:
+    """What a dict held once."""
+
+    __slots__ = ("_names", "_now", "_values")
+
+    def __init__(self, now: Mapping[str, object]) -> None:
+        self._now, self._names, self._values = now, list(now), list(now.values())
+
+    def are_the_same(self) -> bool:
+        """Whether it holds the same objects under the same names."""
+        now, names = self._now, self._names
+        if len(now) != len(names):
+            return False
+        return not names or (list(now) == names and all(map(is_, now.values(), self._values)))

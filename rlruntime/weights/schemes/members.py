@@ -17,6 +17,7 @@ from rlruntime.weights.protocol import Outcome, Status
 from rlruntime.weights.schemes import wire
 
 _CHUNK = 1 << 16
+_GONE = select.POLLHUP | select.POLLERR
 
 
 @dataclass(eq=False)
@@ -147,11 +148,11 @@ class Members:
                 if event & select.POLLOUT:
                     _send(member)
                 if event & ~select.POLLOUT:
-                    self._read(member)
+                    self._read(member, to_the_end=bool(event & _GONE))
             except ConnectionError:
                 self._read_rest(member)
 
-    def _read(self, member: Member) -> None:
+    def _read(self, member: Member, *, to_the_end: bool = False) -> None:
         with contextlib.suppress(BlockingIOError):
             while True:
                 part = member.sock.recv(_CHUNK)
@@ -160,13 +161,13 @@ class Members:
                     return
                 member.inbox += part
                 self._take_messages(member)
-                if member.ended:
+                if member.ended or (len(part) < _CHUNK and not to_the_end):  # what comes later shows in the next poll
                     return
 
     def _read_rest(self, member: Member) -> None:
         """It is gone; what it said before counts."""
         with contextlib.suppress(ConnectionError):
-            self._read(member)
+            self._read(member, to_the_end=True)
         member.end(Status.LOST, "its process is gone, or has left")
 
     def _take_messages(self, member: Member) -> None:

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from rlruntime.weights.manifest import Manifest, describe
+from rlruntime.weights.manifest import Binding, Manifest, describe
 from rlruntime.weights.mapping import WeightMap
 from rlruntime.weights.protocol import Outcome, Publication, Status, Weights, WeightSyncError
 from rlruntime.weights.schemes import wire
@@ -44,6 +44,7 @@ class RemotePublisher(ABC):
     def __init__(self, weights: Weights, *, timeout_s: float, last_version: int, weight_map: WeightMap | None) -> None:
         self._weight_map = weight_map
         self.manifest = describe(self._published(weights))
+        self._binding = Binding(self.manifest)
         self.round = 0
         self._version = self._last_number = last_version
         self._timeout_s = timeout_s
@@ -102,7 +103,7 @@ class RemotePublisher(ABC):
         """
         self._refuse_when_closed()
         deadline = time.monotonic() + self._timeout_s
-        sources = self.manifest.bind(self._published(weights))
+        sources = self._binding.tensors(self._published(weights))
         self._members.exchange(0.0)
         self._last_number = version = self._last_number + 1  # one that was interrupted may be known to some
         self._offer(version, sources, deadline)
@@ -176,7 +177,7 @@ class RemoteReceiver(ABC):
 
     def __init__(self, link: wire.Link, manifest: Manifest, targets: Weights, round_number: int) -> None:
         self.round = round_number
-        self._link, self._manifest, self._targets = link, manifest, targets
+        self._link, self._binding, self._targets = link, Binding(manifest), targets
         self._version = 0
 
     @property
@@ -201,7 +202,7 @@ class RemoteReceiver(ABC):
         """
         before = self._version
         try:
-            tensors = self._manifest.bind(self._targets)
+            tensors = self._binding.tensors(self._targets)
             self._version = 0  # until all of it is written
             version = copy(tensors)
         except Exception as error:

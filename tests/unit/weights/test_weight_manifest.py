@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
 from rlruntime.errors import ConfigError
 from rlruntime.policies.flat import FlatParameters
-from rlruntime.weights.manifest import Manifest, TensorEntry, describe
+from rlruntime.weights.manifest import Binding, Manifest, ModuleState, TensorEntry, describe
 from rlruntime.weights.protocol import Weights
 from rlruntime.weights.snapshot import Snapshot
 
@@ -148,3 +151,101 @@ def test_the_order_in_which_a_model_holds_its_tensors_does_not_count() -> None:
     assert manifest == describe({"n": {"a": one}, "m": {"b": other, "a": one}})
     bound = manifest.bind({"n": {"a": one}, "m": {"b": other, "a": one}})
     assert [tensor.data_ptr() for tensor in bound] == [one.data_ptr(), other.data_ptr()]
+
+
+def test_a_binding_finds_a_tensor_that_took_the_place_of_another() -> None:
+    weights = {"m": {"a": torch.zeros(2), "b": torch.zeros(3)}}
+    binding = Binding(describe(weights))
+    first = binding.tensors(weights)
+    assert binding.tensors(weights) is first
+    weights["m"]["a"] = torch.ones(2)
+    assert [tensor.tolist() for tensor in binding.tensors(weights)] == [[1.0, 1.0], [0.0, 0.0, 0.0]]
+
+
+def test_a_binding_follows_a_tensor_whose_memory_moved() -> None:
+    module = nn.Linear(2, 1, bias=False)
+    binding = Binding(describe({"m": module}))
+    binding.tensors({"m": module})
+    module.weight.data = torch.tensor([[3.0, 4.0]])
+    assert [tensor.tolist() for tensor in binding.tensors({"m": module})] == [[[3.0, 4.0]]]
+
+
+CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "shape of the same memory": lambda held: setattr(held["a"], "data", held["a"].data.view(4)),
+    "strides of the same memory, tied to another": lambda held: setattr(held["a"], "data", held["b"].data),
+    "type": lambda held: setattr(held["a"], "data", held["a"].data.view(torch.int32)),
+    "name": lambda held: held.update(c=held.pop("b")),
+    "fewer": lambda held: held.pop("b"),
+    "more": lambda held: held.update(c=torch.zeros(1)),
+    "no tensor": lambda held: held.update(b="text"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_a_binding_refuses_what_changed_since_it_looked_and_takes_the_old_again(
+    change: Callable[[dict[str, Any]], object],
+) -> None:
+    held = {"a": torch.zeros(2, 2), "b": torch.zeros(2, 2)}
+    binding = Binding(describe({"m": held}))
+    binding.tensors({"m": held})
+    change(held)
+    for _ in range(2):
+        with pytest.raises(ConfigError):
+            binding.tensors({"m": held})
+    same = {"a": torch.ones(2, 2), "b": torch.zeros(2, 2)}
+    assert [float(tensor.sum()) for tensor in binding.tensors({"m": same})] == [4.0, 0.0]
+
+
+def network() -> nn.Sequential:
+    module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    module[1].register_buffer("of_copies", torch.zeros(5))
+    return module
+
+
+def test_the_state_of_a_module_is_its_live_tensors_without_those_left_out() -> None:
+    module = network()
+    state = ModuleState(module, leave_out=["1.of_copies"])
+    tensors = state.tensors()
+    assert sorted(tensors) == [
+        "0.bias",
+        "0.weight",
+        "1.bias",
+        "1.num_batches_tracked",
+        "1.running_mean",
+        "1.running_var",
+        "1.weight",
+    ]
+    assert tensors["0.weight"] is module[0].weight
+    assert state.tensors() is tensors
+
+
+MODULE_CHANGES: dict[str, tuple[Callable[[nn.Sequential], object], str]] = {
+    "parameter replaced": (lambda m: setattr(m[0], "bias", nn.Parameter(torch.full((2,), 7.0))), "0.bias"),
+    "buffer replaced": (lambda m: setattr(m[1], "running_mean", torch.full((2,), 7.0)), "1.running_mean"),
+    "part replaced": (lambda m: m.__setitem__(0, nn.Linear(2, 2).apply(_fill)), "0.weight"),
+    "part added": (lambda m: m.append(nn.Linear(1, 1).apply(_fill)), "2.weight"),
+    "parameter added": (lambda m: m[0].register_parameter("gain", nn.Parameter(torch.full((2,), 7.0))), "0.gain"),
+}
+
+
+@pytest.mark.parametrize(("change", "name"), MODULE_CHANGES.values(), ids=MODULE_CHANGES.keys())
+def test_a_change_of_a_module_is_in_its_state_at_once(change: Callable[[nn.Sequential], object], name: str) -> None:
+    module = network()
+    state = ModuleState(module)
+    state.tensors()
+    change(module)
+    assert state.tensors()[name].flatten()[0].item() == 7.0
+    assert set(state.tensors()) == set(module.state_dict())
+
+
+def test_a_part_of_a_module_that_is_gone_is_gone_from_its_state() -> None:
+    module = network()
+    state = ModuleState(module)
+    assert "1.of_copies" in state.tensors()
+    del module[1]
+    assert set(state.tensors()) == {"0.weight", "0.bias"}
+
+
+def _fill(module: nn.Module) -> None:
+    for parameter in module.parameters():
+        nn.init.constant_(parameter, 7.0)
