@@ -43,6 +43,7 @@ class Panel:
         low, high: fixed ends of the axis.
         name_of: the label that a stat shows in place of its number.
         units: of a table's columns, by their headings, where they differ.
+        colours: of lines whose meaning has one, by the start of their legend; others take theirs in turn.
     """
 
     title: str
@@ -59,6 +60,7 @@ class Panel:
     decimals: int | None = None
     name_of: str = ""
     units: dict[str, str] = field(default_factory=dict)
+    colours: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -191,10 +193,18 @@ def _defaults(panel: Panel) -> dict[str, Any]:
 
 
 def _overrides(panel: Panel) -> list[dict[str, Any]]:
-    return [
+    units = [
         {"matcher": {"id": "byName", "options": name}, "properties": [{"id": "unit", "value": unit}]}
         for name, unit in panel.units.items()
     ]
+    colours = [
+        {
+            "matcher": {"id": "byRegexp", "options": f"/^{start}/"},
+            "properties": [{"id": "color", "value": {"mode": "fixed", "fixedColor": colour}}],
+        }
+        for start, colour in panel.colours.items()
+    ]
+    return units + colours
 
 
 def _options(panel: Panel) -> dict[str, Any]:

@@ -36,7 +36,7 @@ _COLOURS = (
     "#7c4a1e",
 )
 _MOST_LINES = 12
-_PALETTE = 96
+_SHADES = 8
 _INK, _QUIET, _GRID, _PAPER, _BACK = "#24292f", "#6b7280", "#e5e7eb", "#ffffff", "#f3f4f6"
 
 
@@ -74,12 +74,17 @@ def draw(board: Mapping[str, Any], source: Prometheus, view: View, path: Path) -
 
 
 def _save(figure: Figure, path: Path) -> None:
-    """Write the picture with few colours: a quarter of the size."""
+    """Write the picture with few colours, a quarter of the size: those that are used, in shades down to paper."""
     from PIL import Image
 
     figure.savefig(path, dpi=_DPI, facecolor=figure.get_facecolor())
+    paper = np.array(mpl.colors.to_rgb(_PAPER))
+    used = [np.array(mpl.colors.to_rgb(colour)) for colour in (*_COLOURS, _INK, _QUIET, _GRID, _BACK)]
+    shades = [paper + (colour - paper) * share / _SHADES for colour in used for share in range(_SHADES + 1)]
+    palette = Image.new("P", (1, 1))
+    palette.putpalette(np.rint(255 * np.array(shades)).astype(np.uint8).tobytes())
     with Image.open(path) as picture:
-        small = picture.convert("RGB").quantize(_PALETTE)
+        small = picture.convert("RGB").quantize(palette=palette, dither=Image.Dither.NONE)
     small.save(path, optimize=True)
 
 
@@ -146,7 +151,7 @@ class _Painter:
             (left + 0.036, bottom + legend, width - 0.044, height - legend - 0.34 / self._height)
         )
         minutes = (np.arange(_POINTS + 1) * step_s) / 60
-        colours = {name: _COLOURS[number % len(_COLOURS)] for number, (name, _) in enumerate(lines)}
+        colours = _colours([name for name, _ in lines], panel["fieldConfig"]["overrides"])
         if defaults["custom"]["stacking"]["mode"] == "normal":
             values = np.nan_to_num(np.array([line for _, line in lines]))
             inner.stackplot(minutes, values, colors=[colours[name] for name, _ in lines], alpha=0.75, linewidth=0)
@@ -193,9 +198,7 @@ class _Painter:
                 self._figure.text(x, top - number * line, words, size=8.5, color=_INK, va="center")
 
     def _rows(self, panel: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-        units = {
-            item["matcher"]["options"]: item["properties"][0]["value"] for item in panel["fieldConfig"]["overrides"]
-        }
+        units = dict(_overridden(panel["fieldConfig"]["overrides"], "unit"))
         cells: dict[tuple[str, str], dict[str, str]] = {}
         headings: list[str] = []
         for target in panel["targets"]:
@@ -215,6 +218,23 @@ def _legend(template: str, series: Series) -> str:
     if template == "__auto":
         return ", ".join(f"{name}={value}" for name, value in series.labels.items()) or "value"
     return re.sub(r"{{\s*(\w+)\s*}}", lambda match: series.labels.get(match[1], ""), template)
+
+
+def _overridden(overrides: Sequence[Mapping[str, Any]], name: str) -> Iterator[tuple[str, Any]]:
+    """Yield whom a property is overridden for, and its value."""
+    for item in overrides:
+        for one in item["properties"]:
+            if one["id"] == name:
+                yield item["matcher"]["options"], one["value"]
+
+
+def _colours(names: Sequence[str], overrides: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the colour of each line: that of its meaning, or else the next one."""
+    colours = {name: _COLOURS[number % len(_COLOURS)] for number, name in enumerate(names)}
+    for pattern, colour in _overridden(overrides, "color"):
+        matching = re.compile(pattern.strip("/"))
+        colours |= {name: colour["fixedColor"] for name in names if matching.search(name)}
+    return colours
 
 
 def _on_grid(series: Series, start_s: float, step_s: float) -> np.ndarray:

@@ -65,6 +65,15 @@ _LIST = Panel(
     units={"progress": "percentunit", "remaining": "s", "checkpoint age": "s", "frames/s": "short"},
 )
 
+_PHASE_COLOURS = {
+    "Running": "#3274d9",
+    "Succeeded": "#37872d",
+    "Failed": "#c4162a",
+    "Pending": "#b7930b",
+    "Restarting": "#e0752d",
+    "Suspend": "#6b7280",  # Suspending, Suspended
+}
+
 _STATE = (
     Panel(
         "Jobs by phase",
@@ -72,6 +81,7 @@ _STATE = (
         description="Jobs that exist, finished ones included until they are deleted.",
         stack=True,
         decimals=0,
+        colours=_PHASE_COLOURS,
     ),
     Panel(
         "What jobs wait for",
@@ -129,6 +139,7 @@ _USE = (
         description="Of all namespaces. The first one of a reason since the operator began starts its line, and isn't "
         "counted in it.",
         empty="no job has ended",
+        colours=_PHASE_COLOURS,
     ),
 )
 
