@@ -22,6 +22,7 @@ from rlruntime.errors import ConfigError, EnvironmentFault
 
 _TRACE_WAIT_S = 2.0
 _REAP_WAIT_S = 2.0
+_BARE_STACK = "(most recent call first):"
 _LONGEST_GAP_S = 60.0
 _CODE = (
     "import importlib, json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -177,8 +178,11 @@ class WorkerProcess:
             how += " (out of memory?)" if -code == signal.SIGKILL else ""
         else:
             how = f"exited with code {code}"
-        last = f": {trace.splitlines()[0]}" if trace else ""
-        return EnvironmentFault(f"{self.words} {how} during {doing}{last}", worker_traceback=trace)
+        first = trace.partition("\n")[0]
+        says_why = first and not first.endswith(_BARE_STACK)  # such as "Fatal Python error: Segmentation fault"
+        return EnvironmentFault(
+            f"{self.words} {how} during {doing}{f': {first}' if says_why else ''}", worker_traceback=trace
+        )
 
     def hung(self, doing: str, timeout_s: float) -> EnvironmentFault:
         """Return the fault for a worker that took too long, with its stack, and kill it."""

@@ -135,6 +135,18 @@ def test_a_crash_brings_the_stack_that_crashed(pools: list[ProcessPool]) -> None
     assert "toy_envs.py" in caught.value.worker_traceback
 
 
+def test_a_worker_that_is_asked_for_its_stack_from_outside_ends_and_the_words_leave_out_what_says_nothing(
+    pools: list[ProcessPool],
+) -> None:
+    pool, slot = start(pools, config(env="CountingEnv"))
+    pid = pool.worker_pids[1]
+    os.kill(pid, signal.SIGUSR1)
+    with pytest.raises(EnvironmentFault) as caught:
+        step(pool, slot)
+    assert str(caught.value) == f"environment worker 1 (pid {pid}, copies 2-3) was killed by SIGUSR1 during step"
+    assert "(most recent call first):" in caught.value.worker_traceback
+
+
 def test_a_worker_killed_from_outside_between_steps_is_noticed_by_the_next(pools: list[ProcessPool]) -> None:
     pool, slot = start(pools, config(env="CountingEnv"))
     pid = pool.worker_pids[0]
