@@ -34,6 +34,8 @@ _COLOURS = (
     "#e02f90",
     "#6b7280",
     "#7c4a1e",
+    "#7eb26d",
+    "#5bb8d4",
 )
 _MOST_LINES = 12
 _SHADES = 8
@@ -79,8 +81,9 @@ def _save(figure: Figure, path: Path) -> None:
 
     figure.savefig(path, dpi=_DPI, facecolor=figure.get_facecolor())
     paper = np.array(mpl.colors.to_rgb(_PAPER))
-    used = [np.array(mpl.colors.to_rgb(colour)) for colour in (*_COLOURS, _INK, _QUIET, _GRID, _BACK)]
+    used = [np.array(mpl.colors.to_rgb(colour)) for colour in (*_COLOURS, _INK, _QUIET)]
     shades = [paper + (colour - paper) * share / _SHADES for colour in used for share in range(_SHADES + 1)]
+    shades += [np.array(mpl.colors.to_rgb(colour)) for colour in (_GRID, _BACK)]
     palette = Image.new("P", (1, 1))
     palette.putpalette(np.rint(255 * np.array(shades)).astype(np.uint8).tobytes())
     with Image.open(path) as picture:
