@@ -72,18 +72,24 @@ def draw(board: Mapping[str, Any], source: Prometheus, view: View, path: Path) -
     figure.text(0.99, 1 - 0.3 / height, words, size=9, color=_QUIET, va="center", ha="right")
     for panel in panels:
         _Painter(figure, height, source, view).paint(panel)
-    _save(figure, path)
+    fixed = [
+        colour["fixedColor"]
+        for panel in panels
+        for _, colour in _overridden(panel.get("fieldConfig", {}).get("overrides", []), "color")
+    ]
+    _save(figure, path, [*_COLOURS, *fixed, _INK, _QUIET])
 
 
-def _save(figure: Figure, path: Path) -> None:
+def _save(figure: Figure, path: Path, used: Sequence[str]) -> None:
     """Write the picture with few colours, a quarter of the size: those that are used, in shades down to paper."""
     from PIL import Image
 
     figure.savefig(path, dpi=_DPI, facecolor=figure.get_facecolor())
     paper = np.array(mpl.colors.to_rgb(_PAPER))
-    used = [np.array(mpl.colors.to_rgb(colour)) for colour in (*_COLOURS, _INK, _QUIET)]
-    shades = [paper + (colour - paper) * share / _SHADES for colour in used for share in range(_SHADES + 1)]
-    shades += [np.array(mpl.colors.to_rgb(colour)) for colour in (_GRID, _BACK)]
+    flat = [np.array(mpl.colors.to_rgb(colour)) for colour in (_PAPER, _GRID, _BACK)]
+    inks = [np.array(mpl.colors.to_rgb(colour)) for colour in dict.fromkeys(used)]
+    shades = flat + [paper + (ink - paper) * share / _SHADES for ink in inks for share in range(1, _SHADES + 1)]
+    assert len(shades) <= 256, "more colours than a palette holds"
     palette = Image.new("P", (1, 1))
     palette.putpalette(np.rint(255 * np.array(shades)).astype(np.uint8).tobytes())
     with Image.open(path) as picture:
@@ -232,9 +238,12 @@ def _overridden(overrides: Sequence[Mapping[str, Any]], name: str) -> Iterator[t
 
 
 def _colours(names: Sequence[str], overrides: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the colour of each line: that of its meaning, or else the next one."""
-    colours = {name: _COLOURS[number % len(_COLOURS)] for number, name in enumerate(names)}
-    for pattern, colour in _overridden(overrides, "color"):
+    """Return the colour of each line: that of its meaning, or else the next one that has none."""
+    fixed = dict(_overridden(overrides, "color"))
+    given = {colour["fixedColor"] for colour in fixed.values()}
+    free = [colour for colour in _COLOURS if colour not in given]
+    colours = {name: free[number % len(free)] for number, name in enumerate(names)}
+    for pattern, colour in fixed.items():
         matching = re.compile(pattern.strip("/"))
         colours |= {name: colour["fixedColor"] for name in names if matching.search(name)}
     return colours

@@ -71,7 +71,7 @@ _PHASE_COLOURS = {
     "Failed": "#c4162a",
     "Pending": "#b7930b",
     "Restarting": "#e0752d",
-    "Suspend": "#6b7280",  # Suspending, Suspended
+    "Suspended": "#6b7280",
 }
 
 _STATE = (
@@ -139,7 +139,6 @@ _USE = (
         description="Of all namespaces. The first one of a reason since the operator began starts its line, and isn't "
         "counted in it.",
         empty="no job has ended",
-        colours=_PHASE_COLOURS,
     ),
 )
 

@@ -87,7 +87,7 @@ class ProcessEvaluator:
         self.policy, self._timeout_s, self._silence_s = policy, timeout_s, silence_s
         make = SharedMemoryPublisher if weights == "SharedMemory" else PipePublisher
         self._weights = weights_of(policy)
-        self._publisher: RemotePublisher = make({"policy": self._weights.tensors()}, timeout_s=start_timeout_s)
+        self._publisher: RemotePublisher = make({"policy": self._weights}, timeout_s=start_timeout_s)
         self._labels: dict[int, int] = {}  # what each version was submitted as
         self._expires = 0.0
         self._failure: EnvironmentFault | None = None
@@ -145,7 +145,7 @@ class ProcessEvaluator:
         if self._labels and version <= max(self._labels.values()):
             raise ValueError(f"version {version} is submitted after version {max(self._labels.values())}")
         try:
-            own = self._publisher.publish({"policy": self._weights.tensors()}).version
+            own = self._publisher.publish({"policy": self._weights}).version
         except WeightSyncError:
             if self._worker.process.poll() is None:
                 raise

@@ -70,7 +70,7 @@ def _serve(plan: EvaluatorPlan, sock: socket.socket, weights: socket.socket) -> 
         messages.send(sock, messages.ERROR, to_worker_error(error))
         return
     try:
-        receiver: Receiver = join(weights, {"policy": weights_of(policy).tensors()}, timeout_s=plan.timeout_s)
+        receiver: Receiver = join(weights, {"policy": weights_of(policy)}, timeout_s=plan.timeout_s)
         messages.send(sock, messages.DONE)
         while True:
             version = _newest_order(sock)

@@ -228,7 +228,7 @@ class _Worker:
                 memory=mmap.mmap(memory_fd, 0),
             )
             self._policy = policy.to(plan.device)
-            self._receiver: Receiver = join(weights, {"policy": weights_of(policy).tensors()}, timeout_s=plan.timeout_s)
+            self._receiver: Receiver = join(weights, {"policy": weights_of(policy)}, timeout_s=plan.timeout_s)
             self._control = shared.control[plan.index]
             self._collector = SegmentCollector(
                 env,

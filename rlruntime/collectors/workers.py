@@ -207,7 +207,7 @@ class CollectionWorkers:
             members = [index for index in addressed if self._follows[index] is followed]
             if members:
                 try:
-                    version = followed.publisher.publish({"policy": followed.weights.tensors()}).version
+                    version = followed.publisher.publish({"policy": followed.weights}).version
                 except WeightSyncError:
                     self._raise_if_dead()
                     raise
@@ -345,7 +345,7 @@ class CollectionWorkers:
                 return followed
         make = SharedMemoryPublisher if weights == "SharedMemory" else PipePublisher
         state = weights_of(policy)
-        self._followed.append(_Followed(policy, state, make({"policy": state.tensors()}, timeout_s=timeout_s)))
+        self._followed.append(_Followed(policy, state, make({"policy": state}, timeout_s=timeout_s)))
         return self._followed[-1]
 
     def _start_worker(self, index: int, first: int, last: int, weights: Scheme, kept: _Sharing | None) -> None:

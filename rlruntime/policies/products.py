@@ -59,7 +59,7 @@ class Products(Protocol):
         """Return ``rows weight^T + bias``, ``[N, out]``."""
 
     def linear_relu(self, rows: Tensor, layer: Layer, out: Tensor) -> Tensor:
-        """Return the same with numbers below 0 replaced by 0."""
+        """Return the same with numbers below 0 replaced by 0; what is no number, or infinite, stays so."""
 
     def input_gradient(self, gradient: Tensor, layer: Layer, out: Tensor) -> Tensor:
         """Return ``gradient weight``, ``[N, in]``."""
@@ -79,9 +79,7 @@ class BlasProducts:
 
     def linear_relu(self, rows: Tensor, layer: Layer, out: Tensor) -> Tensor:
         """See `Products.linear_relu`."""
-        # Bias and ReLU in one pass over the result, in place of two: the same numbers.
-        result: Tensor = torch._add_relu(torch.mm(rows, layer.weight_t, out=out), layer.bias, out=out)
-        return result
+        return torch.addmm(layer.bias, rows, layer.weight_t, out=out).relu_()
 
     def input_gradient(self, gradient: Tensor, layer: Layer, out: Tensor) -> Tensor:
         """See `Products.input_gradient`."""
@@ -109,10 +107,9 @@ class OneDnnProducts(BlasProducts):
 
     def linear_relu(self, rows: Tensor, layer: Layer, out: Tensor) -> Tensor:
         """See `Products.linear_relu`."""
-        if rows.shape[0] * layer.weight.numel() < _FEW_MULTIPLICATIONS:
-            return super().linear_relu(rows, layer, out)
-        result: Tensor = self._multiply(rows, layer.weight, layer.bias, "relu", [], "")
-        return result
+        # The ReLU of oneDNN's product, and PyTorch's of a sum, are quicker, and make 0 of what is no number: learning
+        # that diverges would go on unseen.
+        return self.linear(rows, layer, out).relu_()
 
     def input_gradient(self, gradient: Tensor, layer: Layer, out: Tensor) -> Tensor:
         """See `Products.input_gradient`."""

@@ -7,10 +7,11 @@ publication and acquisition: a parameter that was replaced, resized or untied si
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from operator import is_
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -112,7 +113,7 @@ class Binding:
 
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
-        self._names: list[tuple[str, str]] = []
+        self._names: list[tuple[str, str]] | None = None  # before the first time
         self._seen: list[Tensor] = []
         self._places: list[tuple[object, ...]] = []
         self._tensors: list[Tensor] = []
@@ -128,9 +129,10 @@ class Binding:
         return self._tensors
 
 
-class ModuleState:
+class ModuleState(Mapping[str, Tensor]):
     """What a module's ``state_dict`` holds, as live tensors by name, looked up anew only where the module has changed:
-    a parameter, buffer or part that came, went or is another one.
+    a parameter, buffer, part or hook that came, went or is another one. Where a part has code of its own that says what
+    its state is, it is asked every time.
 
     Args:
         module: whose state.
@@ -139,16 +141,26 @@ class ModuleState:
 
     def __init__(self, module: nn.Module, leave_out: Collection[str] = ()) -> None:
         self._module, self._leave_out = module, frozenset(leave_out)
-        self._parts: list[_Members] = []
+        self._watched: list[_Members] = []
         self._state: dict[str, Tensor] = {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.tensors()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors())
+
+    def __len__(self) -> int:
+        return len(self.tensors())
 
     def tensors(self) -> dict[str, Tensor]:
         """Return them; the dict is the same one until the module has changed."""
-        if not self._parts or not all(map(_Members.are_the_same, self._parts)):
+        if not self._watched or not all(map(_Members.are_the_same, self._watched)):
             state = self._module.state_dict(keep_vars=True)
             self._state = {name: tensor for name, tensor in state.items() if name not in self._leave_out}
-            held = [(part._modules, part._parameters, part._buffers) for part in self._module.modules()]
-            self._parts = [_Members(members) for kinds in held for members in kinds]
+            parts = list(self._module.modules())
+            can_be_watched = not any(map(_says_what_its_state_is, parts))
+            self._watched = [_Members(held) for part in parts for held in _held(part)] if can_be_watched else []
         return self._state
 
 
@@ -197,7 +209,9 @@ def _live_tensors(weights: Weights) -> dict[str, Tensor]:
 
 
 def _named_tensors(state: nn.Module | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    return state.state_dict(keep_vars=True) if isinstance(state, nn.Module) else state
+    if isinstance(state, nn.Module):
+        return state.state_dict(keep_vars=True)
+    return state.tensors() if isinstance(state, ModuleState) else state
 
 
 def _place(tensor: Tensor) -> tuple[object, ...]:
@@ -205,12 +219,27 @@ def _place(tensor: Tensor) -> tuple[object, ...]:
     return tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
 
 
+def _held(part: nn.Module) -> tuple[Mapping[Any, object], ...]:
+    """Return the dicts of a module that decide what its state is."""
+    hooks = part._state_dict_hooks, part._state_dict_pre_hooks
+    return part._modules, part._parameters, part._buffers, *hooks
+
+
+def _says_what_its_state_is(part: nn.Module) -> bool:
+    kind = type(part)
+    own_code = any(
+        getattr(kind, name) is not getattr(nn.Module, name)
+        for name in ("state_dict", "_save_to_state_dict", "get_extra_state")
+    )
+    return own_code or bool(part._state_dict_hooks or part._state_dict_pre_hooks)
+
+
 class _Members:
     """What a dict held once."""
 
     __slots__ = ("_names", "_now", "_values")
 
-    def __init__(self, now: Mapping[str, object]) -> None:
+    def __init__(self, now: Mapping[Any, object]) -> None:
         self._now, self._names, self._values = now, list(now), list(now.values())
 
     def are_the_same(self) -> bool:

@@ -44,7 +44,8 @@ class RemotePublisher(ABC):
     def __init__(self, weights: Weights, *, timeout_s: float, last_version: int, weight_map: WeightMap | None) -> None:
         self._weight_map = weight_map
         self.manifest = describe(self._published(weights))
-        self._binding = Binding(self.manifest)
+        # What a map makes may be copies, which would be kept for as long as they are remembered.
+        self._bind = Binding(self.manifest).tensors if weight_map is None else self.manifest.bind
         self.round = 0
         self._version = self._last_number = last_version
         self._timeout_s = timeout_s
@@ -103,7 +104,7 @@ class RemotePublisher(ABC):
         """
         self._refuse_when_closed()
         deadline = time.monotonic() + self._timeout_s
-        sources = self._binding.tensors(self._published(weights))
+        sources = self._bind(self._published(weights))
         self._members.exchange(0.0)
         self._last_number = version = self._last_number + 1  # one that was interrupted may be known to some
         self._offer(version, sources, deadline)

@@ -49,6 +49,12 @@ def test_a_line_whose_meaning_has_a_colour_has_it_whatever_else_is_drawn(tmp_pat
     assert abs(areas[0] - areas[1]) < 0.1 * areas[0], areas
 
 
+def test_a_line_without_a_colour_of_its_own_takes_none_that_has_a_meaning(tmp_path: Path) -> None:
+    seen = picture(tmp_path / "a.png", ["Running", "Unknown"], stack=True, colours={"Running": "#3274d9"})
+    areas = sorted(seen.values(), reverse=True)[2:4]  # after background and paper
+    assert max(areas) < 1.2 * min(areas), areas
+
+
 def test_twelve_lines_have_twelve_colours(tmp_path: Path) -> None:
     seen = picture(tmp_path / "a.png", [f"phase {number}" for number in range(12)], stack=True)
     areas = sorted(seen.values(), reverse=True)[2:14]  # after background and paper

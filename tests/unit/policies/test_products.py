@@ -68,6 +68,20 @@ def test_both_kernels_are_exact_to_float32_rounding(products: Products, rows: in
     assert_float32_close(module.weight.grad, gradient.double().t() @ inputs.double(), rows)
 
 
+@pytest.mark.parametrize("products", KERNELS)
+@pytest.mark.parametrize("num_out", [1, 10, 24, 100, 256, 300])
+def test_a_weight_that_is_no_number_or_infinite_shows_in_every_row_behind_a_relu(
+    products: Products, num_out: int
+) -> None:
+    _, layer = layer_of(256, num_out)
+    layer.weight.fill_(float("nan"))
+    rows = torch.ones(256, 256)
+    assert bool(products.linear_relu(rows, layer, torch.empty(256, num_out)).isnan().all())
+    assert bool(products.linear(rows, layer, torch.empty(256, num_out)).isnan().all())
+    layer.weight.fill_(float("inf"))
+    assert bool(products.linear_relu(rows, layer, torch.empty(256, num_out)).isposinf().all())
+
+
 @pytest.mark.parametrize(
     ("capability", "vendor", "kernel"),
     [

@@ -172,7 +172,7 @@ def test_a_binding_follows_a_tensor_whose_memory_moved() -> None:
 
 CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "shape of the same memory": lambda held: setattr(held["a"], "data", held["a"].data.view(4)),
-    "strides of the same memory, tied to another": lambda held: setattr(held["a"], "data", held["b"].data),
+    "memory, tied to another": lambda held: setattr(held["a"], "data", held["b"].data),
     "type": lambda held: setattr(held["a"], "data", held["a"].data.view(torch.int32)),
     "name": lambda held: held.update(c=held.pop("b")),
     "fewer": lambda held: held.pop("b"),
@@ -182,7 +182,7 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_a_binding_refuses_what_changed_since_it_looked_and_takes_the_old_again(
+def test_a_binding_refuses_what_changed_since_it_looked_and_takes_what_is_as_agreed(
     change: Callable[[dict[str, Any]], object],
 ) -> None:
     held = {"a": torch.zeros(2, 2), "b": torch.zeros(2, 2)}
@@ -194,6 +194,14 @@ def test_a_binding_refuses_what_changed_since_it_looked_and_takes_the_old_again(
             binding.tensors({"m": held})
     same = {"a": torch.ones(2, 2), "b": torch.zeros(2, 2)}
     assert [float(tensor.sum()) for tensor in binding.tensors({"m": same})] == [4.0, 0.0]
+
+
+@pytest.mark.parametrize("nothing", [{}, {"m": {}}, {"m": nn.ReLU()}], ids=["no model", "no tensor", "no parameter"])
+def test_a_binding_refuses_weights_without_a_tensor_from_the_first_time_on(nothing: Weights) -> None:
+    binding = Binding(describe({"m": {"a": torch.zeros(2)}}))
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="there are no weights to publish"):
+            binding.tensors(nothing)
 
 
 def network() -> nn.Sequential:
@@ -236,6 +244,38 @@ def test_a_change_of_a_module_is_in_its_state_at_once(change: Callable[[nn.Seque
     change(module)
     assert state.tensors()[name].flatten()[0].item() == 7.0
     assert set(state.tensors()) == set(module.state_dict())
+
+
+class SaysItself(nn.Linear):
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[f"{prefix}extra"] = torch.full((1,), float(self.weight.detach()[0, 0]))
+
+
+def test_a_module_that_says_what_its_state_is_is_asked_every_time() -> None:
+    part = SaysItself(1, 1)
+    state = ModuleState(nn.Sequential(part))
+    for value in (1.0, 2.0):
+        nn.init.constant_(part.weight, value)
+        assert state.tensors()["0.extra"].item() == value
+
+
+def test_a_hook_of_a_modules_state_runs_every_time_once_there_is_one() -> None:
+    mean = torch.zeros(2)
+    module = nn.BatchNorm1d(2)
+    module.running_mean = mean
+    state = ModuleState(module)
+    state.tensors()
+    module.register_state_dict_pre_hook(lambda *_: mean.add_(1.0))  # type: ignore[no-untyped-call]
+    assert [state.tensors()["running_mean"][0].item() for _ in range(2)] == [1.0, 2.0]
+
+
+def test_a_modules_state_is_a_mapping_of_what_is_there_now() -> None:
+    module = nn.Linear(2, 1)
+    state = ModuleState(module, leave_out=["bias"])
+    assert (list(state), len(state)) == (["weight"], 1)
+    module.weight = nn.Parameter(torch.tensor([[1.0, 2.0]]))
+    assert state["weight"].tolist() == [[1.0, 2.0]]
 
 
 def test_a_part_of_a_module_that_is_gone_is_gone_from_its_state() -> None:
