@@ -94,7 +94,7 @@ def test_a_thread_that_gives_up_waiting_lets_those_in_that_waited_for_it() -> No
     with lock.reading():
         writer = threading.Thread(target=lambda: refuses(lock, "writing"))
         writer.start()
-        while not lock._waiting_writers:
+        while writer.is_alive() and not lock._waiting_writers:
             pass
         lock.timeout_s = 30  # of the reader, which mustn't give up by itself as soon as the writer does
         reader = threading.Thread(target=read)
