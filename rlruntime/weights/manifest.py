@@ -120,7 +120,7 @@ class Binding:
 
     def tensors(self, weights: Weights) -> list[Tensor]:
         """Return the live tensors for ``Manifest.stored``, in order; see `Manifest.bind` for the errors."""
-        states = [(model, _named_tensors(state)) for model, state in weights.items()]
+        states = [(model, named_tensors(state)) for model, state in weights.items()]
         names = [(model, name) for model, named in states for name in named]
         found = [tensor for _, named in states for tensor in named.values()]
         if names != self._names or not all(map(is_, found, self._seen)) or list(map(_place, found)) != self._places:
@@ -194,7 +194,7 @@ def _inspect(weights: Weights) -> tuple[Manifest, dict[str, Tensor]]:
 def _live_tensors(weights: Weights) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for model, state in weights.items():
-        for name, tensor in _named_tensors(state).items():
+        for name, tensor in named_tensors(state).items():
             full_name = f"{model}/{name}"
             if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.is_meta:
                 raise ConfigError(
@@ -208,7 +208,8 @@ def _live_tensors(weights: Weights) -> dict[str, Tensor]:
     return tensors
 
 
-def _named_tensors(state: nn.Module | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+def named_tensors(state: nn.Module | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Return the live tensors of one of the models of `Weights`."""
     if isinstance(state, nn.Module):
         return state.state_dict(keep_vars=True)
     return state.tensors() if isinstance(state, ModuleState) else state

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlruntime.errors import ConfigError, shorten
+from rlruntime.weights.manifest import named_tensors
 from rlruntime.weights.protocol import Weights
 
 Tensors = dict[str, Tensor]
@@ -67,8 +68,7 @@ class WeightMap:
         sources: dict[str, str] = {}
         unused = {*self.names, *self.prefixes}
         for model, state in weights.items():
-            named = state.state_dict(keep_vars=True) if isinstance(state, nn.Module) else state
-            for name, tensor in named.items():
+            for name, tensor in named_tensors(state).items():
                 source = f"{model}/{name}"
                 rule, target = self._target(source)
                 unused.discard(rule)
