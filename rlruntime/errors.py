@@ -44,10 +44,20 @@ class ConfigError(RLJobError):
         self, problem: str, *, field: str = "", value: Any = _NO_VALUE, remedy: str = "", source: str = ""
     ) -> None:
         self.problem, self.field, self.remedy, self.source = problem, field, remedy, source
+        self._value = value
         where = (f"{source}: " if source else "") + (f"{field}: " if field else "")
         shown = "" if value is ConfigError._NO_VALUE else f" (got {shorten(repr(value))})"
         hint = f"; {remedy}" if remedy else ""
         super().__init__(one_line(f"{where}{problem}{shown}{hint}"))
+
+    def within(self, path: str) -> ConfigError:
+        """Return the error of an object as that of the section of the manifest at ``path`` which describes the object:
+        an argument such as ``batch_size`` is the field ``batchSize`` there.
+        """
+        first, *rest = self.field.split("_")
+        field = first + "".join(word.capitalize() for word in rest)
+        path = f"{path}.{field}" if field else path
+        return ConfigError(self.problem, field=path, value=self._value, remedy=self.remedy, source=self.source)
 
 
 class MissingExtraError(ConfigError):

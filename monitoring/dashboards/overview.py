@@ -14,6 +14,14 @@ def _number(title: str, expr: str, description: str, *, unit: str = "short", dec
     return Panel(title, (Query(expr),), unit, description, kind="stat", share=4, height=4, decimals=decimals)
 
 
+def in_the_last_hour(counter: str, by: str) -> str:
+    """Return an expression for how much a counter of the operator grew within an hour, by labels.
+
+    A series begins with the first of its kind, at 1: where it wasn't there an hour ago, all that it says is new.
+    """
+    return f"sum by ({by}) (({counter} unless {counter} offset 1h) or increase({counter}[1h]))"
+
+
 _NOW = (
     _number(
         "Running",
@@ -93,9 +101,8 @@ _STATE = (
     ),
     Panel(
         "Restarts by reason, per hour",
-        (Query("sum by (budget, reason) (increase(rljob_operator_restarts_total[1h]))", "{{budget}}: {{reason}}"),),
-        description="Restarts that were charged, of all namespaces. The first one of a reason since the operator began "
-        "starts its line, and isn't counted in it.",
+        (Query(in_the_last_hour("rljob_operator_restarts_total", "budget, reason"), "{{budget}}: {{reason}}"),),
+        description="Restarts that were charged, of all namespaces.",
         empty="nothing was restarted",
     ),
 )
@@ -135,9 +142,8 @@ _USE = (
     ),
     Panel(
         "Jobs that ended, per hour",
-        (Query("sum by (phase, reason) (increase(rljob_operator_jobs_finished_total[1h]))", "{{phase}}: {{reason}}"),),
-        description="Of all namespaces. The first one of a reason since the operator began starts its line, and isn't "
-        "counted in it.",
+        (Query(in_the_last_hour("rljob_operator_jobs_finished_total", "phase, reason"), "{{phase}}: {{reason}}"),),
+        description="Of all namespaces.",
         empty="no job has ended",
     ),
 )

@@ -22,7 +22,7 @@ from rlruntime.storages.hindsight import Hindsight
 from rlruntime.storages.layout import flat_columns
 from rlruntime.storages.lists import ListStorage
 from rlruntime.storages.n_step import NStep
-from rlruntime.storages.samplers import Draw, Sampler, UniformSampler
+from rlruntime.storages.samplers import Draw, Sampler, UniformSampler, check_batch_size
 from rlruntime.storages.storage import ArrayStorage, KeptRows
 from rlruntime.storages.writers import ImmutableWriter, RoundRobinWriter, Writer
 
@@ -114,25 +114,33 @@ class ReplayBuffer:
         hindsight = None
         if config.hindsight is not None:
             hindsight = Hindsight(config.hindsight, stream_seed(seed, HINDSIGHT), field=f"{field}.hindsight")
-        return cls(
-            build("storage", config.storage, field=f"{field}.storage"),
-            build("sampler", config.sampler, seed, field=f"{field}.sampler"),
-            build("writer", config.writer, field=f"{field}.writer"),
-            batch_size=config.batch_size,
-            n_step=None if config.n_step is None else NStep(config.n_step),
-            hindsight=hindsight,
-            prefetch=config.prefetch,
-            write_transforms=write_transforms,
-            read_transforms=read_transforms,
-        )
+        storage = build("storage", config.storage, field=f"{field}.storage")
+        sampler = build("sampler", config.sampler, seed, field=f"{field}.sampler")
+        writer = build("writer", config.writer, field=f"{field}.writer")
+        try:
+            return cls(
+                storage,
+                sampler,
+                writer,
+                batch_size=config.batch_size,
+                n_step=None if config.n_step is None else NStep(config.n_step),
+                hindsight=hindsight,
+                prefetch=config.prefetch,
+                write_transforms=write_transforms,
+                read_transforms=read_transforms,
+            )
+        except ConfigError as error:
+            raise error.within(field) from None
 
     def _check_parts(self) -> None:
+        if self.batch_size is not None:
+            check_batch_size(self.batch_size, self.sampler.rows_together)
         followers: list[Any] = [part for part in (self.n_step, self.hindsight) if part is not None]
         if self.sampler.needs_order:
             followers.insert(0, self.sampler)
         if followers and not self.writer.keeps_order:
             names = type(followers[0]).__name__, type(self.writer).__name__
-            raise ConfigError(f"{names[0]} can't follow {names[1]}", remedy="use a RoundRobin writer")
+            raise ConfigError(f"{names[0]} can't follow {names[1]}", field="writer", remedy="use a RoundRobin writer")
         if self.sampler.consumes and self.prefetch:
             raise ConfigError(
                 "rows that are consumed can't be drawn ahead: they would be lost with this process",
@@ -153,7 +161,9 @@ class ReplayBuffer:
                 remedy="use a sampler of single rows",
             )
         if isinstance(self.storage, ListStorage) and (self.write_transforms or self.read_transforms):
-            raise ConfigError("transforms change columns, and a List storage has none", remedy="use a Tensor storage")
+            raise ConfigError(
+                "transforms change columns, and a List storage has none", field="storage", remedy="use a Tensor storage"
+            )
 
     def _start_anew(self) -> None:
         self._lock = threading.RLock()

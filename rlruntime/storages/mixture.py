@@ -14,6 +14,7 @@ from rlruntime.storages.batch import Batch
 from rlruntime.storages.buffer import ReplayBuffer
 from rlruntime.storages.layout import RowLayout
 from rlruntime.storages.lists import ListStorage
+from rlruntime.storages.samplers import check_batch_size
 
 STATE_FORMAT = 1
 _NO_COLUMNS = RowLayout((), 8)
@@ -88,8 +89,7 @@ class ReplayMixture:
         size = self.batch_size if batch_size is None else batch_size
         if size is None:
             raise ConfigError("how many rows to sample isn't said", remedy="give batch_size here or to the mixture")
-        if size % self._together:
-            raise ConfigError(f"{size} rows are no multiple of the {self._together} that come together", value=size)
+        check_batch_size(size, self._together)
         borders = np.floor(np.cumsum(self._shares()) * (size // self._together) + self.rng.random()).astype(int)
         borders[-1] = size // self._together
         counts = np.diff(borders, prepend=0) * self._together

@@ -100,13 +100,23 @@ class Sampler:
 
     def _items(self, batch_size: int) -> int:
         """Return how many times `rows_together` make ``batch_size``."""
-        if batch_size % self.rows_together:
-            raise ConfigError(
-                f"{batch_size} rows are no multiple of the {self.rows_together} that come together",
-                value=batch_size,
-                remedy="use a multiple",
-            )
+        check_batch_size(batch_size, self.rows_together)
         return batch_size // self.rows_together
+
+
+def check_batch_size(batch_size: int, rows_together: int) -> None:
+    """Refuse a batch that isn't a whole number of slices or groups.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if batch_size % rows_together:
+        raise ConfigError(
+            f"a batch must be a multiple of the {rows_together} rows that come together",
+            field="batch_size",
+            value=batch_size,
+            remedy=f"set it to {-(-batch_size // rows_together) * rows_together}",
+        )
 
 
 @register("sampler", "Uniform")

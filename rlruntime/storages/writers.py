@@ -88,7 +88,9 @@ class MaxValueWriter(Writer):
     def check(self, storage: ArrayStorage) -> None:
         """Refuse a storage of several processes: each would know its own rows alone."""
         if storage.is_shared:
-            raise ConfigError("a MaxValue writer can't share its storage", remedy="use a storage that isn't shared")
+            raise ConfigError(
+                "a MaxValue writer can't share its storage", field="writer", remedy="use a storage that isn't shared"
+            )
 
     def write(self, storage: ArrayStorage, columns: list[np.ndarray], num_rows: int) -> np.ndarray:
         """Write rows; see `Writer.write`. Here a position is a slot, and comes again when its row is replaced."""

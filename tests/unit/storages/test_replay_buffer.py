@@ -173,6 +173,51 @@ def test_a_buffer_is_built_from_its_config() -> None:
         ReplayBuffer.from_config(bad, seed=1)
 
 
+_SLICES = {"type": "Slice", "config": {"sliceLength": 7}}
+
+
+@pytest.mark.parametrize(
+    ("section", "line"),
+    [
+        (
+            {"sampler": _SLICES, "batchSize": 64},
+            "spec.training.replay.batchSize: a batch must be a multiple of the 7 rows that come together (got 64); "
+            "set it to 70",
+        ),
+        (
+            {"sampler": {"type": "Consuming"}, "prefetch": 2},
+            "spec.training.replay.prefetch: rows that are consumed can't be drawn ahead: they would be lost with this "
+            "process (got 2); set it to 0",
+        ),
+        (
+            {"nStep": {"steps": 3, "gamma": 0.9}, "writer": {"type": "MaxValue"}},
+            "spec.training.replay.writer: NStep can't follow MaxValueWriter; use a RoundRobin writer",
+        ),
+        (
+            {"sampler": _SLICES, "batchSize": 7, "hindsight": {"rewardFunction": "math:fsum"}},
+            "spec.training.replay.hindsight: rows that come together would get different goals; "
+            "use a sampler of single rows",
+        ),
+        (
+            {"nStep": {"steps": 3, "gamma": 0.9}, "hindsight": {"rewardFunction": "math:fsum"}},
+            "spec.training.replay.hindsight: rewards of another goal can't be summed over steps that pursued the old "
+            "one; leave out nStep",
+        ),
+        (
+            {"storage": {"type": "SharedTensor"}, "writer": {"type": "MaxValue"}},
+            "spec.training.replay.writer: a MaxValue writer can't share its storage; use a storage that isn't shared",
+        ),
+    ],
+)
+def test_parts_that_do_not_go_together_are_refused_by_the_field_of_the_manifest_before_any_row(
+    section: dict[str, Any], line: str
+) -> None:
+    config = ReplayBufferConfig.model_validate(section)
+    with pytest.raises(ConfigError) as refused:
+        ReplayBuffer.from_config(config, seed=1, field="spec.training.replay")
+    assert str(refused.value) == line
+
+
 @pytest.mark.parametrize("storage", ["Tensor", "SharedTensor", "MemoryMapped"])
 @pytest.mark.parametrize("sampler", ["Uniform", "WithoutReplacement", "Prioritized", "Slice", "Consuming"])
 def test_every_sampler_draws_from_every_storage_of_arrays(storage: str, sampler: str) -> None:

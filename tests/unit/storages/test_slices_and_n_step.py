@@ -137,7 +137,10 @@ def test_rows_of_several_processes_need_a_number_of_their_trajectory() -> None:
 def test_a_batch_that_is_no_whole_number_of_slices_is_refused() -> None:
     buffer = slices(10, 3)
     buffer.extend(Experience([[9]]).steps(6))
-    with pytest.raises(ConfigError, match="8 rows are no multiple of the 3 that come together"):
+    with pytest.raises(
+        ConfigError,
+        match="batch_size: a batch must be a multiple of the 3 rows that come together .got 8.; set it to 9",
+    ):
         buffer.sample(8)
 
 

@@ -273,5 +273,8 @@ def test_groups_under_way_are_in_a_checkpoint(tmp_path: Path) -> None:
 def test_a_batch_that_is_no_whole_number_of_groups_is_refused() -> None:
     buffer = tensor_buffer(9, sampler=grouping(3))
     buffer.extend(of_groups([1, 1, 1]))
-    with pytest.raises(ConfigError, match="4 rows are no multiple of the 3 that come together"):
+    with pytest.raises(
+        ConfigError,
+        match="batch_size: a batch must be a multiple of the 3 rows that come together .got 4.; set it to 6",
+    ):
         buffer.sample(4)
