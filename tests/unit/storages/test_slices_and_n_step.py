@@ -139,7 +139,7 @@ def test_a_batch_that_is_no_whole_number_of_slices_is_refused() -> None:
     buffer.extend(Experience([[9]]).steps(6))
     with pytest.raises(
         ConfigError,
-        match="batch_size: a batch must be a multiple of the 3 rows that come together .got 8.; set it to 9",
+        match=r"batch_size: a batch must be a multiple of the 3 rows that come together \(got 8\); set it to 9",
     ):
         buffer.sample(8)
 

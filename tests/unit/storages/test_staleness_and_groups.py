@@ -275,6 +275,6 @@ def test_a_batch_that_is_no_whole_number_of_groups_is_refused() -> None:
     buffer.extend(of_groups([1, 1, 1]))
     with pytest.raises(
         ConfigError,
-        match="batch_size: a batch must be a multiple of the 3 rows that come together .got 4.; set it to 6",
+        match=r"batch_size: a batch must be a multiple of the 3 rows that come together \(got 4\); set it to 6",
     ):
         buffer.sample(4)
