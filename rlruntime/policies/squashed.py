@@ -51,7 +51,7 @@ class SquashedDistribution(BoxDistribution):
             raise _unsuitable(f"{algorithm} needs Box actions", space, "use algorithm: PPO or DQN")
         super().__init__(space)
         if not self.is_bounded:
-            remedy = "give the action space bounds, such as by the wrapper RescaleAction, or use algorithm: PPO"
+            remedy = "bound the action space in the environment, or by a wrapper of your own, or use algorithm: PPO"
             raise _unsuitable(f"{algorithm} needs actions with bounds in every dimension", space, remedy)
 
     def fill_noise(self, out: Tensor, generator: torch.Generator) -> None:

@@ -57,6 +57,7 @@ class PrioritizedSliceSampler(PrioritizedSampler):
             share = self.slices.max_share
             priorities = share * of_rows.max(1, initial=0.0) + (1 - share) * of_rows.mean(1)
         self._follow(storage)
+        self._index.follow(storage)  # it knows nothing yet where the state was loaded, and no row is new since
         are_ends = self._index.run(ends) >= self.rows_together
         super().update_priorities(storage, ends[are_ends], priorities[are_ends])
 

@@ -168,6 +168,11 @@ class Transform(nn.Module):
         """Map rewards of any shape, each by itself. Pure: no statistics move."""
         return reward
 
+    @property
+    def scales_rewards(self) -> bool:
+        """Whether `map_reward` is a multiplication by one factor, so that it may be given sums of rewards."""
+        return type(self).map_reward is Transform.map_reward
+
     def unmap_reward(self, reward: Tensor) -> Tensor:
         """Map rewards back to what `map_reward` had taken.
 

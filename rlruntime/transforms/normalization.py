@@ -113,6 +113,11 @@ class RewardNorm(Transform):
         scale = (self.moments.variance + self.epsilon).rsqrt().to(reward.device, torch.float32)
         return (reward * scale).clamp(-self.clip, self.clip)
 
+    @property
+    def scales_rewards(self) -> bool:
+        """See `Transform.scales_rewards`; ``clip`` holds for the sum."""
+        return True
+
     def unmap_reward(self, reward: Tensor) -> Tensor:
         return reward * (self.moments.variance + self.epsilon).sqrt().to(reward.device, torch.float32)
 

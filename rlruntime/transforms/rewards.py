@@ -46,6 +46,11 @@ class RewardScaling(_RewardTransform):
         scaled: Tensor = reward * self.config.scale + self.config.loc
         return scaled
 
+    @property
+    def scales_rewards(self) -> bool:
+        """See `Transform.scales_rewards`."""
+        return bool(self.config.loc == 0.0)
+
     def unmap_reward(self, reward: Tensor) -> Tensor:
         unscaled: Tensor = (reward - self.config.loc) / self.config.scale
         return unscaled

@@ -225,7 +225,8 @@ class ReplayBufferConfig(SpecModel):
     """Where rows lie: `Tensor`, `SharedTensor`, `MemoryMapped`, `List`, or your own."""
     sampler: Component = Component(type="Uniform")
     """Which rows are drawn: `Uniform`, `WithoutReplacement`, `Prioritized`, `StalenessBounded`, `Slice`,
-    `SliceWithoutReplacement`, `PrioritizedSlice`, `PromptGroup`, `Consuming`, or your own."""
+    `SliceWithoutReplacement`, `PrioritizedSlice`, `PromptGroup`, `Consuming`, or your own. SAC, TD3 and DQN learn from
+    single rows, not from slices or groups."""
     writer: Component = Component(type="RoundRobin")
     """Where new rows go: `RoundRobin`, `MaxValue`, `Immutable`, or your own."""
     batch_size: PositiveInt = 256

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from rlruntime.errors import RLJobError
 from rlruntime.metrics.timers import PhaseTimers
+from rlruntime.policies.distributions import BoxDistribution
 from rlruntime.policies.flat import FlatParameters
 from rlruntime.policies.observations import ObservationTensor, space_leaves
 from rlruntime.policies.policy import Policy
@@ -94,6 +95,7 @@ class RowReader:
         self._keys = list(space_leaves(policy.spaces.observation))
         self._single = self._keys == [""]
         self._has_mask = policy.spaces.action_mask is not None
+        self._flat_actions = isinstance(policy.distribution, BoxDistribution)
 
     def __call__(self, batch: Batch) -> Rows:
         """Return the rows of a batch.
@@ -108,7 +110,7 @@ class RowReader:
         return Rows(
             observation=policy.preprocess(self._observation(columns, "observation")),
             next_observation=policy.preprocess(self._observation(columns, "next.observation")),
-            action=columns["action"].flatten(1) if policy.distribution.action_shape else columns["action"],
+            action=columns["action"].reshape(len(batch), -1) if self._flat_actions else columns["action"],
             reward=columns["next.reward"],
             terminated=columns["next.terminated"],
             discount=columns["discount"] if "discount" in columns else self._gamma,  # noqa: SIM401  (a Batch has no get)

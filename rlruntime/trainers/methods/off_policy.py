@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rlruntime.collectors.episodes import FinishedEpisodes
 from rlruntime.collectors.transitions import TransitionCollector, TransitionRows
+from rlruntime.errors import ConfigError
 from rlruntime.metrics.timers import PhaseTimers
 from rlruntime.policies.policy import Policy
 from rlruntime.seeding import SAMPLER, stream_seed
@@ -24,7 +25,7 @@ from rlruntime.trainers.algorithms.td3 import TD3
 from rlruntime.trainers.checkpoint import ComponentRecord, ResumeClass
 from rlruntime.trainers.methods.collecting import Collecting, Environments
 from rlruntime.trainers.methods.method import Hooks
-from rlruntime.trainers.methods.row_transforms import RowTransforms
+from rlruntime.trainers.methods.row_transforms import RowTransforms, check_rewards
 from rlruntime.trainers.methods.state import capture_parts, component_records, restore_parts
 from rlruntime.trainers.state_tree import snapshot_tree
 
@@ -63,6 +64,7 @@ class OffPolicy:
             config, policy, seed=training.seed, timers=timers.within("learn"), before_step=hooks.before_step
         )
         self.row_transforms = RowTransforms(training.replay.transforms, environments.spaces, policy.distribution)
+        check_rewards(policy.transforms, self.row_transforms.of_reads, sums_steps=training.replay.n_step is not None)
         self.buffer = ReplayBuffer.from_config(
             training.replay,
             seed=stream_seed(training.seed, SAMPLER),
@@ -70,6 +72,13 @@ class OffPolicy:
             write_transforms=self.row_transforms.write,
             read_transforms=self.row_transforms.read,
         )
+        if self.buffer.sampler.rows_together > 1:
+            raise ConfigError(
+                f"{training.algorithm} learns from single rows, not from slices or groups of them",
+                field=f"{_REPLAY_FIELD}.sampler.type",
+                value=training.replay.sampler.type,
+                remedy="use Uniform, Prioritized or WithoutReplacement",
+            )
         self._collecting = Collecting(
             training,
             environments,

@@ -240,3 +240,19 @@ def test_priorities_of_slices_continue_from_a_checkpoint(prefetch: int, tmp_path
             buffer.extend(rows)
     first.close()
     second.close()
+
+
+def test_a_loaded_buffer_takes_priorities_before_any_row_is_written(tmp_path: Path) -> None:
+    first, sampler = prioritized(12, 3)
+    first.extend(Experience([[4, 3, 8]]).steps(12))
+    first.update_priorities(first.sample(6).positions, np.array([0.1, 3.0]))
+    save_state(first.state_dict(), tmp_path)
+    second, other = prioritized(12, 3)
+    second.load_state_dict(load_state(tmp_path))
+    for _ in range(3):
+        one = first.sample(6)
+        assert second.sample(6).positions.tolist() == one.positions.tolist()
+        for buffer in (first, second):
+            buffer.update_priorities(one.positions, np.array([7.0, 0.2]))
+        chances = [part.probabilities(buffer.storage) for part, buffer in ((sampler, first), (other, second))]
+        assert chances[0].tolist() == chances[1].tolist()

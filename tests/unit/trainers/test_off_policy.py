@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any, ClassVar
 
+import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 from small_jobs import (
@@ -189,6 +191,99 @@ def test_what_does_not_go_together_is_refused_before_anything_is_built(training:
         del document["spec"]["training"]["ppo"]
     with pytest.raises(ManifestError, match=words):
         check_components(parse_manifest(document, "test").spec.training)
+
+
+_SUM = "it would map the sum of nStep's rewards in place of each (got {!r}); put it into "
+_SUM += "spec.training.replay.transforms.write"
+_THREE_STEPS = {"batchSize": 16, "nStep": {"steps": 3}}
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        {"type": "RewardSign"},
+        {"type": "RewardClipping"},
+        {"type": "BinarizeReward"},
+        {"type": "RewardScaling", "config": {"loc": 10.0}},
+    ],
+    ids=lambda transform: transform["type"],
+)
+@pytest.mark.parametrize("side", ["env", "read"])
+def test_what_is_no_multiplication_of_rewards_is_refused_behind_their_sum(transform: dict[str, Any], side: str) -> None:
+    job = off_policy_job("SAC", env={"transforms": [transform]}, replay=_THREE_STEPS)
+    field = "spec.training.env.transforms"
+    if side == "read":
+        job = off_policy_job("SAC", replay={**_THREE_STEPS, "transforms": {"read": [transform]}})
+        field = "spec.training.replay.transforms.read"
+    with pytest.raises(ConfigError) as refused:
+        built_trainer(job)
+    assert str(refused.value) == f"{field}: {_SUM.format(transform['type'])}"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env", "replay"),
+    [
+        ("SAC", {"transforms": [{"type": "RewardSign"}]}, {"batchSize": 16}),
+        ("SAC", {"transforms": [{"type": "RewardScaling", "config": {"scale": 0.1}}]}, _THREE_STEPS),
+        ("SAC", {"transforms": [{"type": "RewardNorm"}]}, _THREE_STEPS),
+        ("SAC", {}, {**_THREE_STEPS, "transforms": {"write": [{"type": "RewardSign"}]}}),
+    ],
+)
+def test_rewards_that_keep_their_meaning_are_learned_from(
+    algorithm: str, env: dict[str, Any], replay: dict[str, Any], tmp_path: Path
+) -> None:
+    assert run_job(off_policy_job(algorithm, env=env, replay=replay), tmp_path)["status"] == "Succeeded"
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_rewards_of_whole_rollouts_are_refused_where_single_rows_are_learned_from(algorithm: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        built_trainer(off_policy_job(algorithm, env={"transforms": [{"type": "RewardToGo"}]}))
+    assert str(refused.value) == (
+        "spec.training.env.transforms: its rewards are of whole rollouts, and a replay buffer gives single rows "
+        "(got 'RewardToGo'); leave it out, or use algorithm: PPO"
+    )
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("sampler", ["Slice", "SliceWithoutReplacement", "PrioritizedSlice", "PromptGroup"])
+def test_samplers_of_slices_and_groups_are_refused_before_any_frame(algorithm: str, sampler: str) -> None:
+    config = {"groupSize": 4} if sampler == "PromptGroup" else {"sliceLength": 4}
+    replay = {"batchSize": 16, "sampler": {"type": sampler, "config": config}}
+    with pytest.raises(ConfigError) as refused:
+        built_trainer(off_policy_job(algorithm, replay=replay))
+    assert str(refused.value) == (
+        f"spec.training.replay.sampler.type: {algorithm} learns from single rows, not from slices or groups of them "
+        f"(got '{sampler}'); use Uniform, Prioritized or WithoutReplacement"
+    )
+
+
+class _ScalarActions(gym.ActionWrapper[Any, Any, Any]):
+    """One number in place of an array of one."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.action_space = gym.spaces.Box(-2.0, 2.0, (), np.float32)
+
+    def action(self, action: Any) -> Any:
+        assert np.shape(action) == ()
+        return np.reshape(action, 1)
+
+
+def _scalar_pendulum(**_: Any) -> gym.Env[Any, Any]:
+    return _ScalarActions(gym.make("Pendulum-v1"))
+
+
+@pytest.mark.parametrize("algorithm", ["SAC", "TD3"])
+def test_actions_may_be_a_box_without_dimensions(algorithm: str, tmp_path: Path) -> None:
+    gym.register("ScalarPendulum-v0", _scalar_pendulum)
+    try:
+        plain = run_job(off_policy_job(algorithm), tmp_path / "plain")
+        scalar = run_job(off_policy_job(algorithm, env={"id": "ScalarPendulum-v0"}), tmp_path / "scalar")
+    finally:
+        del gym.registry["ScalarPendulum-v0"]
+    assert scalar["status"] == "Succeeded"
+    assert scalar["evaluation"] == plain["evaluation"]
 
 
 def test_sac_refuses_actions_that_are_no_box() -> None:
