@@ -204,7 +204,15 @@ class Unary(LeafTransform):
     def leaf_space(self, leaf: gym.Space[Any]) -> gym.Space[Any]:
         """Return a Box without bounds: nothing says what the function does to them."""
         rows = torch.from_numpy(np.ones((2, *(leaf.shape or ())), leaf.dtype))
-        outcome: Any = self._function(rows)
+        try:
+            outcome: Any = self._function(rows)
+        except Exception as error:
+            raise ConfigError(
+                f"the function of Unary raised {type(error).__name__}: {error}",
+                field=FIELD,
+                value=self.config.function,
+                remedy="give one that takes a tensor [N, ...]",
+            ) from error
         if not isinstance(outcome, Tensor) or outcome.shape[:1] != (2,):
             raise ConfigError(
                 "the function of Unary must return a tensor with a row for each row",

@@ -17,7 +17,9 @@ from rlruntime.spec.training.storages import TRAJECTORY_KEY
 from rlruntime.spec.training.training import TrainingSpec
 from rlruntime.storages.batch import Batch
 from rlruntime.storages.buffer import ReplayBuffer
+from rlruntime.storages.lists import ListStorage
 from rlruntime.storages.staleness import StalenessBoundedSampler
+from rlruntime.storages.writers import ImmutableWriter
 from rlruntime.trainers.algorithms.dqn import DQN
 from rlruntime.trainers.algorithms.learner import Learner
 from rlruntime.trainers.algorithms.sac import SAC
@@ -72,13 +74,7 @@ class OffPolicy:
             write_transforms=self.row_transforms.write,
             read_transforms=self.row_transforms.read,
         )
-        if self.buffer.sampler.rows_together > 1:
-            raise ConfigError(
-                f"{training.algorithm} learns from single rows, not from slices or groups of them",
-                field=f"{_REPLAY_FIELD}.sampler.type",
-                value=training.replay.sampler.type,
-                remedy="use Uniform, Prioritized or WithoutReplacement",
-            )
+        self._check_replay()
         self._collecting = Collecting(
             training,
             environments,
@@ -98,6 +94,39 @@ class OffPolicy:
         )
         self.num_updates = 0
         self._updates_due = 0.0
+
+    def _check_replay(self) -> None:
+        """Refuse a buffer that nothing could be written into or learned from."""
+        buffer, replay, name = self.buffer, self.training.replay, self.training.algorithm
+        assert replay is not None
+        if buffer.sampler.rows_together > 1:
+            raise ConfigError(
+                f"{name} learns from single rows, not from slices or groups of them",
+                field=f"{_REPLAY_FIELD}.sampler.type",
+                value=replay.sampler.type,
+                remedy="use Uniform, Prioritized or WithoutReplacement",
+            )
+        if buffer.sampler.consumes and self.config.update_to_data * replay.batch_size > 1:
+            raise ConfigError(
+                f"updates would consume more rows than are collected: {replay.batch_size} each",
+                field=f"spec.training.{name.lower()}.updateToData",
+                value=self.config.update_to_data,
+                remedy=f"set it to at most {1 / replay.batch_size:g}, or use another sampler",
+            )
+        if isinstance(buffer.storage, ListStorage):
+            raise ConfigError(
+                "a List storage takes lists of objects, and a collector gives columns",
+                field=f"{_REPLAY_FIELD}.storage.type",
+                value=replay.storage.type,
+                remedy="use Tensor, SharedTensor or MemoryMapped",
+            )
+        if isinstance(buffer.writer, ImmutableWriter):
+            raise ConfigError(
+                "an Immutable writer takes none of the rows that are collected",
+                field=f"{_REPLAY_FIELD}.writer.type",
+                value=replay.writer.type,
+                remedy="use RoundRobin or MaxValue",
+            )
 
     @property
     def num_frames(self) -> int:

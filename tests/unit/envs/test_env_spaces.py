@@ -72,6 +72,12 @@ def test_observation_keys_select_top_level_keys_in_the_environments_order() -> N
             "choose keys with observationKeys, or put a wrapper around the environment that leaves it out",
         ),
         (
+            spaces.Box(-1.0, 1.0, (0,)),
+            {},
+            "spec.training.env.id: observation is Box([], [], (0,), float32), which a network can't take; "
+            "choose keys with observationKeys, or put a wrapper around the environment that leaves it out",
+        ),
+        (
             spaces.Sequence(TWO),
             {},
             "spec.training.env.id: observation is Sequence(Discrete(2), stack=False), which a network can't take; "

@@ -258,6 +258,42 @@ def test_samplers_of_slices_and_groups_are_refused_before_any_frame(algorithm: s
     )
 
 
+@pytest.mark.parametrize(
+    ("replay", "line"),
+    [
+        (
+            {"sampler": {"type": "Consuming"}, "batchSize": 16},
+            "spec.training.td3.updateToData: updates would consume more rows than are collected: 16 each (got 1.0); "
+            "set it to at most 0.0625, or use another sampler",
+        ),
+        (
+            {"storage": {"type": "List"}},
+            "spec.training.replay.storage.type: a List storage takes lists of objects, and a collector gives columns "
+            "(got 'List'); use Tensor, SharedTensor or MemoryMapped",
+        ),
+        (
+            {"writer": {"type": "Immutable"}},
+            "spec.training.replay.writer.type: an Immutable writer takes none of the rows that are collected "
+            "(got 'Immutable'); use RoundRobin or MaxValue",
+        ),
+    ],
+)
+def test_a_buffer_that_could_not_be_filled_or_drawn_from_is_refused_before_any_frame(
+    replay: dict[str, Any], line: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        built_trainer(off_policy_job("TD3", replay=replay))
+    assert str(refused.value) == line
+
+
+def test_rows_that_are_consumed_are_learned_from_once(tmp_path: Path) -> None:
+    replay = {"sampler": {"type": "Consuming"}, "batchSize": 16}
+    result = run_job(off_policy_job("TD3", td3={"updateToData": 0.0625}, replay=replay), tmp_path)
+    assert result["status"] == "Succeeded"
+    assert records(tmp_path)[-1]["replay/written"] == 240
+    assert records(tmp_path)[-1]["replay/rows"] == 240 - 12 * 16
+
+
 class _ScalarActions(gym.ActionWrapper[Any, Any, Any]):
     """One number in place of an array of one."""
 

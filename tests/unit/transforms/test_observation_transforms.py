@@ -201,6 +201,11 @@ def test_bytes_are_stored_and_floats_are_sampled() -> None:
             r"Crop reaches beyond an image of 2 x 2 pixels .*; cut out less",
         ),
         ("Unary", {"function": "sqare"}, r"Unary knows no such function .*did you mean 'square'"),
+        (
+            "Unary",
+            {"function": "math:sqrt"},
+            r"the function of Unary raised ValueError: .*got .math:sqrt.\); give one that takes a tensor",
+        ),
         ("ObservationNorm", {"keys": ["a"], "loc": [0, 0, 0], "scale": [1]}, r"loc of ObservationNorm has 3 numbers"),
         ("ActionMask", {"key": "mask"}, r"ActionMask finds no such key"),
     ],
