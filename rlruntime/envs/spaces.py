@@ -203,7 +203,7 @@ def _unique(leaves: tuple[Leaf, ...], field: str) -> dict[str, gym.Space[Any]]:
 
 
 def _leaf_space(space: gym.Space[Any], name: str, field: str) -> gym.Space[Any]:
-    if not isinstance(space, _LEAVES) or np.dtype(space.dtype).kind not in "fiub" or 0 in space.shape:
+    if not isinstance(space, _LEAVES) or np.dtype(space.dtype).kind not in "fiub" or 0 in (space.shape or ()):
         raise ConfigError(
             f"{name} is {_short(space)}, which a network can't take",
             field=field,
