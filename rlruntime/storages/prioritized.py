@@ -123,7 +123,6 @@ class PrioritizedSampler(Sampler):
         seen_first, seen_end = self._seen
         if (first, end) == self._seen:
             return tree
-        self._take_note(storage)
         largest = tree.largest or (1.0 + self.config.epsilon) ** self.config.alpha
         # Of the rows that went, those that new ones lie over need no care.
         self._fill(max(seen_first, end - storage.capacity), min(first, seen_end), 0.0)
@@ -136,9 +135,6 @@ class PrioritizedSampler(Sampler):
     def _first_drawable(self, storage: ArrayStorage) -> int:
         """Return the first position that may be drawn."""
         return storage.window.start
-
-    def _take_note(self, storage: ArrayStorage) -> None:
-        """Look at rows that are new."""
 
     def _mass_of_new(self, storage: ArrayStorage, first: int, last: int, largest: float) -> np.ndarray | float:
         """Return the mass of rows that have no priority yet, ``[last - first]`` or one for all."""

@@ -16,6 +16,7 @@ from rlruntime.storages.prioritized import PrioritizedSampler, checked_prioritie
 from rlruntime.storages.samplers import Draw
 from rlruntime.storages.slices import no_slice, slices_from
 from rlruntime.storages.storage import ArrayStorage
+from rlruntime.storages.sum_tree import SumTree
 from rlruntime.storages.trajectories import TrajectoryIndex
 
 
@@ -57,7 +58,6 @@ class PrioritizedSliceSampler(PrioritizedSampler):
             share = self.slices.max_share
             priorities = share * of_rows.max(1, initial=0.0) + (1 - share) * of_rows.mean(1)
         self._follow(storage)
-        self._index.follow(storage)  # it knows nothing yet where the state was loaded, and no row is new since
         are_ends = self._index.run(ends) >= self.rows_together
         super().update_priorities(storage, ends[are_ends], priorities[are_ends])
 
@@ -65,6 +65,11 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         """Take what ``state_dict`` returned; what is known of trajectories is found again in the rows."""
         super().load_state_dict(state, storage)
         self._index.restart()
+
+    def _follow(self, storage: ArrayStorage) -> SumTree:
+        """Bring the trajectories up to the storage's window, then the tree, which asks where slices end."""
+        self._index.follow(storage)
+        return super()._follow(storage)
 
     def _first_drawable(self, storage: ArrayStorage) -> int:
         return min(storage.window.start + self._reach, storage.window.end)
@@ -75,9 +80,6 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         is_end = (self._index.run(positions) >= self.rows_together) & (positions >= self._first_drawable(storage))
         mass: np.ndarray = np.where(is_end, largest, 0.0)
         return mass
-
-    def _take_note(self, storage: ArrayStorage) -> None:
-        self._index.follow(storage)
 
     def _none_to_draw(self, storage: ArrayStorage) -> TooFewRowsError:
         return no_slice(storage, self.slices)

@@ -27,9 +27,10 @@ from rlruntime.trainers.algorithms.td3 import TD3
 from rlruntime.trainers.checkpoint import ComponentRecord, ResumeClass
 from rlruntime.trainers.methods.collecting import Collecting, Environments
 from rlruntime.trainers.methods.method import Hooks
-from rlruntime.trainers.methods.row_transforms import RowTransforms, check_rewards
+from rlruntime.trainers.methods.row_transforms import FIELD, RowTransforms, check_rewards
 from rlruntime.trainers.methods.state import capture_parts, component_records, restore_parts
 from rlruntime.trainers.state_tree import snapshot_tree
+from rlruntime.transforms.base import FIELD as ENV_FIELD
 
 LEARNERS: dict[str, Callable[..., Learner]] = {"SAC": SAC, "TD3": TD3, "DQN": DQN}
 """By the manifest's name of the algorithm."""
@@ -66,7 +67,10 @@ class OffPolicy:
             config, policy, seed=training.seed, timers=timers.within("learn"), before_step=hooks.before_step
         )
         self.row_transforms = RowTransforms(training.replay.transforms, environments.spaces, policy.distribution)
-        check_rewards(policy.transforms, self.row_transforms.of_reads, sums_steps=training.replay.n_step is not None)
+        sums_steps = training.replay.n_step is not None
+        check_rewards(policy.transforms, ENV_FIELD, sums_steps=sums_steps)
+        for read in self.row_transforms.read:
+            check_rewards(read.transforms, f"{FIELD}.read", sums_steps=sums_steps)
         self.buffer = ReplayBuffer.from_config(
             training.replay,
             seed=stream_seed(training.seed, SAMPLER),
@@ -99,33 +103,35 @@ class OffPolicy:
         """Refuse a buffer that nothing could be written into or learned from."""
         buffer, replay, name = self.buffer, self.training.replay, self.training.algorithm
         assert replay is not None
-        if buffer.sampler.rows_together > 1:
-            raise ConfigError(
+        for refused, part, problem, remedy in (
+            (
+                buffer.sampler.rows_together > 1,
+                "sampler",
                 f"{name} learns from single rows, not from slices or groups of them",
-                field=f"{_REPLAY_FIELD}.sampler.type",
-                value=replay.sampler.type,
-                remedy="use Uniform, Prioritized or WithoutReplacement",
-            )
+                "use Uniform, Prioritized or WithoutReplacement",
+            ),
+            (
+                isinstance(buffer.storage, ListStorage),
+                "storage",
+                "a List storage takes lists of objects, and a collector gives columns",
+                "use Tensor, SharedTensor or MemoryMapped",
+            ),
+            (
+                isinstance(buffer.writer, ImmutableWriter),
+                "writer",
+                "an Immutable writer takes none of the rows that are collected",
+                "use RoundRobin or MaxValue",
+            ),
+        ):
+            if refused:
+                kind = getattr(replay, part).type
+                raise ConfigError(problem, field=f"{_REPLAY_FIELD}.{part}.type", value=kind, remedy=remedy)
         if buffer.sampler.consumes and self.config.update_to_data * replay.batch_size > 1:
             raise ConfigError(
                 f"updates would consume more rows than are collected: {replay.batch_size} each",
                 field=f"spec.training.{name.lower()}.updateToData",
                 value=self.config.update_to_data,
                 remedy=f"set it to at most {1 / replay.batch_size:g}, or use another sampler",
-            )
-        if isinstance(buffer.storage, ListStorage):
-            raise ConfigError(
-                "a List storage takes lists of objects, and a collector gives columns",
-                field=f"{_REPLAY_FIELD}.storage.type",
-                value=replay.storage.type,
-                remedy="use Tensor, SharedTensor or MemoryMapped",
-            )
-        if isinstance(buffer.writer, ImmutableWriter):
-            raise ConfigError(
-                "an Immutable writer takes none of the rows that are collected",
-                field=f"{_REPLAY_FIELD}.writer.type",
-                value=replay.writer.type,
-                remedy="use RoundRobin or MaxValue",
             )
 
     @property

@@ -13,7 +13,6 @@ from rlruntime.errors import ConfigError
 from rlruntime.policies.distributions import ActionDistribution
 from rlruntime.spec.training.component import Component
 from rlruntime.spec.training.storages import ReplayTransformsConfig
-from rlruntime.transforms.base import FIELD as ENV_FIELD
 from rlruntime.transforms.base import Seat, Transform, wrong_seat
 from rlruntime.transforms.columns import ColumnTransforms
 from rlruntime.transforms.staging import build_transform
@@ -33,7 +32,6 @@ class RowTransforms:
 
     Attributes:
         write, read: what `rlruntime.storages.buffer.ReplayBuffer` takes.
-        of_reads: those of `read`.
         modules: all of them, for their state.
 
     Raises:
@@ -44,26 +42,25 @@ class RowTransforms:
     def __init__(self, config: ReplayTransformsConfig, spaces: EnvSpaces, distribution: ActionDistribution) -> None:
         written, between = _built(config.write, "write", spaces)
         given, _ = _built(config.read, "read", between)
-        self.modules, self.of_reads = nn.ModuleList([*written, *given]), given
+        self.modules = nn.ModuleList([*written, *given])
         write, read = ColumnTransforms(written, "write"), ColumnTransforms(given, "read")
         self.write, self.read = [write] if written else [], [read] if given else []
         if self.modules:
             _check(write, read, _rows(spaces, distribution))
 
 
-def check_rewards(of_policy: Iterable[nn.Module], of_reads: Iterable[Transform], *, sums_steps: bool) -> None:
+def check_rewards(transforms: Iterable[nn.Module], field: str, *, sums_steps: bool) -> None:
     """Refuse transforms that would give other rewards than they say, where rows are learned from one by one.
 
     Args:
-        of_policy: those of ``spec.training.env.transforms`` that work on rewards as rows are learned from.
-        of_reads: those of the buffer's read side.
+        transforms: work on rewards of rows that a buffer gave.
+        field: where they stand in the manifest.
         sums_steps: whether the buffer sums rewards over steps before.
 
     Raises:
         ConfigError: one needs whole rollouts; or it isn't a multiplication, and would be given sums.
     """
-    fields = ((ENV_FIELD, of_policy), (f"{FIELD}.read", of_reads))
-    for field, transform in ((field, transform) for field, transforms in fields for transform in transforms):
+    for transform in transforms:
         if not isinstance(transform, Transform):
             continue
         kind, name = type(transform), type(transform).__name__

@@ -131,3 +131,12 @@ def promtool(*arguments: str | Path, stdin: str | None = None) -> subprocess.Com
     """Run promtool and return what it printed, however it ended."""
     program = binaries.find(["promtool"])["promtool"]
     return subprocess.run([program, *arguments], input=stdin, capture_output=True, text=True, check=False, timeout=60)
+
+
+def failed_rule_tests(folder: Path, *tests: dict[str, Any], rules: Sequence[Path] = ()) -> str:
+    """Run `promtool test rules`, written into ``folder``, and return what it says; empty where all pass."""
+    document = {"rule_files": [str(path) for path in rules], "evaluation_interval": "1m", "tests": list(tests)}
+    path = folder / "tests.yaml"
+    path.write_text(yaml.safe_dump(document, sort_keys=False))
+    done = promtool("test", "rules", path)
+    return "" if done.returncode == 0 else done.stdout + done.stderr

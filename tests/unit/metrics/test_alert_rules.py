@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from cluster_harness import products
 from cluster_harness.fixtures import programs
-from cluster_harness.prometheus import promtool
+from cluster_harness.prometheus import failed_rule_tests, promtool
 from prometheus_client import CollectorRegistry, generate_latest
 from rljob_operator.metrics import OperatorMetrics
 
@@ -229,11 +228,7 @@ def as_test(case: Case) -> dict[str, Any]:
 
 def run(folder: Path, *tests: dict[str, Any]) -> str:
     """Run tests of the shipped rules, and return what promtool says; empty where all pass."""
-    document = {"rule_files": [str(FILES / "alerts.yaml")], "evaluation_interval": "1m", "tests": list(tests)}
-    path = folder / "tests.yaml"
-    path.write_text(yaml.safe_dump(document, sort_keys=False))
-    done = promtool("test", "rules", path)
-    return "" if done.returncode == 0 else done.stdout + done.stderr
+    return failed_rule_tests(folder, *tests, rules=[FILES / "alerts.yaml"])
 
 
 def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_all_is_well() -> None:
