@@ -11,6 +11,7 @@ from torch import Tensor
 from rlruntime.collectors.accounting import apply_reward_transforms
 from rlruntime.collectors.inline import InlineCollector
 from rlruntime.collectors.rollout import Rollout
+from rlruntime.errors import ConfigError
 from rlruntime.policies.observations import ObservationTensor
 from rlruntime.spec.training.storages import TRAJECTORY_KEY
 
@@ -72,6 +73,9 @@ def transitions(
     Args:
         with_trajectory: add the column ``trajectory``, the number of the episode, int64.
         version_key: add a column of this name with the version of the policy that chose the action, int64.
+
+    Raises:
+        ConfigError: there is a column of this name.
     """
     rows = TransitionRows(with_trajectory=with_trajectory, version_key=version_key)(rollout)
     return {name: torch.from_numpy(column) for name, column in rows.items()}
@@ -91,6 +95,13 @@ def _columns(rollout: Rollout, with_trajectory: bool, version_key: str | None) -
     if with_trajectory:
         columns[TRAJECTORY_KEY] = rollout.trajectory_id
     if version_key is not None:
+        if version_key in columns:
+            raise ConfigError(
+                "the version of the policy would replace a column of this name",
+                field="version_key",
+                value=version_key,
+                remedy="choose a name of its own, such as policy_version",
+            )
         columns[version_key] = rollout.policy_version
     return {name: column.numpy() for name, column in columns.items()}
 

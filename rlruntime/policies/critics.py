@@ -15,7 +15,7 @@ from rlruntime.policies.build import build_encoder
 from rlruntime.policies.gradients import zero_gradients
 from rlruntime.policies.networks import orthogonal_
 from rlruntime.policies.observations import ObservationTensor, space_leaves
-from rlruntime.policies.perceptron import Tower, is_written_out
+from rlruntime.policies.perceptron import Scratch, Tower, is_written_out
 from rlruntime.policies.policy import Policy, output_size
 from rlruntime.policies.products import Layer, make_products
 from rlruntime.seeding import stream_seed
@@ -115,10 +115,15 @@ class CriticGradient(Protocol):
         """Return the gradient ``[N, A]`` by the actions, given that by the values; no ``.grad`` changes."""
 
 
-def make_critic_gradient(critics: Critics) -> CriticGradient:
-    """Return the quickest gradient that fits; they agree to float32 rounding. Every ``.grad`` must exist."""
+def make_critic_gradient(critics: Critics, scratch: Scratch | None = None) -> CriticGradient:
+    """Return the quickest gradient that fits; they agree to float32 rounding. Every ``.grad`` must exist.
+
+    Args:
+        critics: networks.
+        scratch: memory shared with others that work in turns with these; None gives them some of their own.
+    """
     written_out = all(is_written_out(encoder) for encoder in critics.encoders)
-    return PerceptronCritics(critics) if written_out else AutogradCritics(critics)
+    return PerceptronCritics(critics, scratch) if written_out else AutogradCritics(critics)
 
 
 class AutogradCritics:
@@ -172,13 +177,13 @@ class AutogradCritics:
 class PerceptronCritics:
     """Written out, for perceptrons (see `rlruntime.policies.perceptron`); parameters must stay where they are."""
 
-    def __init__(self, critics: Critics) -> None:
+    def __init__(self, critics: Critics, scratch: Scratch | None = None) -> None:
         self._critics = critics
         pairs = critics.towers()
-        products = make_products(pairs[0][1].weight)
+        products, scratch = make_products(pairs[0][1].weight), scratch or Scratch()
         self._heads = [Layer.of(head) for _, head in pairs]
-        self._towers = [Tower(encoder, products) for encoder, _ in pairs]
-        self._inference_towers = [Tower(encoder, products) for encoder, _ in pairs]
+        self._towers = [Tower(encoder, products, scratch) for encoder, _ in pairs]
+        self._inference_towers = [Tower(encoder, products, scratch, for_inference=True) for encoder, _ in pairs]
         self._action_columns = _columns_of(critics.action_key, self._towers[0])
 
     def infer(self, observation: ObservationTensor, action: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rlruntime.policies.actor_critic import ActorCritic
 from rlruntime.policies.observations import ObservationTensor
-from rlruntime.policies.perceptron import Tower, is_written_out, through_linear
+from rlruntime.policies.perceptron import Scratch, Tower, is_written_out, linear, through_linear
 from rlruntime.policies.policy import Policy
 from rlruntime.policies.products import Layer, make_products
 
@@ -53,10 +53,15 @@ def make_gradient(policy: ActorCritic) -> Gradient:
     return PerceptronGradient(policy) if written_out else AutogradGradient(policy)
 
 
-def make_actor_gradient(policy: Policy) -> ActorGradient:
-    """Return the quickest gradient that fits the policy; they agree to float32 rounding. Every ``.grad`` must exist."""
+def make_actor_gradient(policy: Policy, scratch: Scratch | None = None) -> ActorGradient:
+    """Return the quickest gradient that fits the policy; they agree to float32 rounding. Every ``.grad`` must exist.
+
+    Args:
+        policy: whose parameters are meant.
+        scratch: memory shared with others that work in turns with this one; None gives it some of its own.
+    """
     written_out = is_written_out(policy.actor_encoder) and _all_learn(policy)
-    return PerceptronActorGradient(policy) if written_out else AutogradActorGradient(policy)
+    return PerceptronActorGradient(policy, scratch) if written_out else AutogradActorGradient(policy)
 
 
 class AutogradGradient:
@@ -123,8 +128,9 @@ class PerceptronGradient:
     def __init__(self, policy: ActorCritic) -> None:
         self._policy = policy
         self._products = make_products(policy.actor_head.weight)
-        self._actor = Tower(policy.actor_encoder, self._products)
-        self._critic = self._actor if policy.shared else Tower(policy.critic_encoder, self._products)
+        scratch = Scratch()
+        self._actor = Tower(policy.actor_encoder, self._products, scratch)
+        self._critic = self._actor if policy.shared else Tower(policy.critic_encoder, self._products, scratch)
         self._actor_head, self._critic_head = Layer.of(policy.actor_head), Layer.of(policy.critic_head)
 
     @torch.no_grad()
@@ -134,7 +140,7 @@ class PerceptronGradient:
         rows = policy.preprocess(observation)
         features = self._actor.forward(rows)
         judged = features if policy.shared else self._critic.forward(rows)
-        head = torch.addmm(self._actor_head.bias, features, self._actor_head.weight_t)
+        head = linear(self._products, self._actor_head, features)
         value = torch.addmv(self._critic_head.bias, judged, self._critic_head.weight[0])
         return policy.distribution.complete(head), value
 
@@ -146,23 +152,21 @@ class PerceptronGradient:
         actor, critic = self._actor, self._critic
         memory = actor.gradient_memory(d_head.shape[0])
         d_features = through_linear(products, self._actor_head, actor.output, d_head, memory)
+        if not shared:
+            actor.backward(d_features)
         memory = torch.empty_like(critic.output) if shared else critic.gradient_memory(d_head.shape[0])
         d_judged = through_linear(products, self._critic_head, critic.output, d_value.unsqueeze(1), memory)
-        if shared:
-            actor.backward(d_features.add_(d_judged))
-        else:
-            actor.backward(d_features)
-            critic.backward(d_judged)
+        critic.backward(d_features.add_(d_judged) if shared else d_judged)
 
 
 class PerceptronActorGradient:
     """Written out, for a policy that is a perceptron; parameters must stay where they are in memory."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, scratch: Scratch | None = None) -> None:
         self._policy = policy
-        self._products = make_products(policy.actor_head.weight)
-        self._tower = Tower(policy.actor_encoder, self._products)
-        self._inference_tower = Tower(policy.actor_encoder, self._products)
+        self._products, scratch = make_products(policy.actor_head.weight), scratch or Scratch()
+        self._tower = Tower(policy.actor_encoder, self._products, scratch)
+        self._inference_tower = Tower(policy.actor_encoder, self._products, scratch, for_inference=True)
         self._head = Layer.of(policy.actor_head)
 
     def infer(self, observation: ObservationTensor) -> Tensor:
@@ -186,8 +190,7 @@ class PerceptronActorGradient:
         tower.backward(through_linear(self._products, self._head, tower.output[:num_rows], d_head, memory))
 
     def _params(self, tower: Tower, rows: Tensor) -> Tensor:
-        output = torch.addmm(self._head.bias, tower.forward_rows(rows), self._head.weight_t)
-        return self._policy.distribution.complete(output)
+        return self._policy.distribution.complete(linear(self._products, self._head, tower.forward_rows(rows)))
 
 
 def zero_gradients(parameters: list[nn.Parameter]) -> None:

@@ -30,6 +30,27 @@ def is_written_out(encoder: nn.Module) -> bool:
     )
 
 
+class Scratch:
+    """Memory for matrices that nobody needs once a pass is over: towers that work one after the other share it, so that
+    more of it stays in the processor's caches.
+    """
+
+    def __init__(self) -> None:
+        self._memory: dict[tuple[str, tuple[int, ...]], list[Tensor]] = {}
+        self._views: dict[tuple[str, tuple[int, ...]], list[Tensor]] = {}
+
+    def matrices(self, use: str, widths: tuple[int, ...], num_rows: int, like: Tensor) -> list[Tensor]:
+        """Return matrices ``[num_rows, width]`` for a use, of the kind of ``like``; what they hold is undefined."""
+        key = use, widths
+        views = self._views.get(key)
+        if views is None or views[0].shape[0] != num_rows:
+            memory = self._memory.get(key)
+            if memory is None or memory[0].shape[0] < num_rows:
+                memory = self._memory[key] = [like.new_empty((num_rows, width)) for width in widths]
+            views = self._views[key] = [matrix[:num_rows] for matrix in memory]
+        return views
+
+
 class Tower:
     """The layers of one encoder that `is_written_out`, and what its last forward pass left in them.
 
@@ -39,18 +60,22 @@ class Tower:
     Args:
         encoder: whose parameters are used.
         products: multiplies matrices.
+        scratch: may be shared with towers that work in the same thread; then gradients, and the features of one that is
+            for inference, last until another's next pass.
+        for_inference: there will be no backward pass.
     """
 
-    def __init__(self, encoder: nn.Module, products: Products) -> None:
+    def __init__(
+        self, encoder: nn.Module, products: Products, scratch: Scratch, *, for_inference: bool = False
+    ) -> None:
         assert isinstance(encoder, MLP)
         self.flatten = encoder.flatten
         self._is_tanh = encoder.activation is tanh
         self._layers = [Layer.of(layer) for layer in encoder.layers if isinstance(layer, nn.Linear)]
-        self._products = products
+        self._widths = tuple(layer.bias.shape[0] for layer in self._layers)
+        self._products, self._scratch = products, scratch
+        self._results = scratch if for_inference else Scratch()
         self._activations: list[Tensor] = []
-        self._results: list[Tensor] = []
-        self._gradients: list[Tensor] = []
-        self._selected: list[Tensor] = []
 
     @property
     def output(self) -> Tensor:
@@ -59,7 +84,7 @@ class Tower:
 
     def gradient_memory(self, num_rows: int) -> Tensor:
         """Return memory ``[num_rows, H]`` for the gradient by the features that `backward` is given."""
-        return self._gradient_memory(num_rows)[-1]
+        return self._memory("gradients", num_rows)[-1]
 
     def forward(self, observation: ObservationTensor) -> Tensor:
         """Return features ``[N, H]``."""
@@ -67,10 +92,9 @@ class Tower:
 
     def forward_rows(self, rows: Tensor) -> Tensor:
         """Return features ``[N, H]`` of rows that are flat already."""
-        if not self._results or self._results[0].shape[0] != rows.shape[0]:
-            self._results = self._allocate(rows.shape[0])
+        results = self._results.matrices("results", self._widths, rows.shape[0], self._layers[0].bias)
         activations, features = [rows], rows
-        for layer, out in zip(self._layers, self._results, strict=True):
+        for layer, out in zip(self._layers, results, strict=True):
             if self._is_tanh:
                 doubled = torch.addmm(layer.bias, features, layer.weight_t, beta=2, alpha=2, out=out)
                 features = tanh_without_gradient(doubled)
@@ -87,7 +111,7 @@ class Tower:
         num_rows, activations = d_features.shape[0], self._activations
         if num_rows != activations[0].shape[0]:
             activations = [activation[:num_rows] for activation in activations]
-        products, gradients, gradient = self._products, self._gradient_memory(num_rows), d_features
+        products, gradients, gradient = self._products, self._memory("gradients", num_rows), d_features
         for number in range(len(self._layers) - 1, -1, -1):
             layer, inputs, outputs = self._layers[number], activations[number], activations[number + 1]
             gradient = self._through_activation(gradient, outputs, gradients[number])
@@ -103,16 +127,19 @@ class Tower:
             columns: which ones.
             rows: numbers ``[n]`` of the rows that count; None stands for all.
         """
-        gradient, gradients = d_features, self._gradient_memory(self._activations[0].shape[0])
+        num_rows = self._activations[0].shape[0]
+        gradient, gradients = d_features, self._memory("gradients", num_rows)
         for number in range(len(self._layers) - 1, -1, -1):
             outputs = self._activations[number + 1]
             if rows is not None:
-                outputs = torch.index_select(outputs, 0, rows, out=self._selection_memory()[number][: len(rows)])
+                width = self._widths[number : number + 1]
+                (memory,) = self._scratch.matrices("selected", width, num_rows, outputs)
+                outputs = torch.index_select(outputs, 0, rows, out=memory[: len(rows)])
             gradient = self._through_activation(gradient, outputs, gradients[number][: outputs.shape[0]])
             if number:
                 out = gradients[number - 1][: outputs.shape[0]]
                 gradient = self._products.input_gradient(gradient, self._layers[number], out)
-        return gradient.mm(self._layers[0].weight[:, columns])
+        return self._products.column_gradient(gradient, self._layers[0], columns)
 
     def _through_activation(self, gradient: Tensor, outputs: Tensor, out: Tensor) -> Tensor:
         """Write ``gradient * (1 - outputs^2)`` of tanh, ``gradient * (outputs > 0)`` of ReLU, into ``out``."""
@@ -122,19 +149,13 @@ class Tower:
             result = torch.ops.aten.threshold_backward.grad_input(gradient, outputs, 0, grad_input=out)
         return result
 
-    def _gradient_memory(self, num_rows: int) -> list[Tensor]:
-        if not self._gradients or self._gradients[0].shape[0] != num_rows:
-            self._gradients = self._allocate(num_rows)
-        return self._gradients
+    def _memory(self, use: str, num_rows: int) -> list[Tensor]:
+        return self._scratch.matrices(use, self._widths, num_rows, self._layers[0].bias)
 
-    def _selection_memory(self) -> list[Tensor]:
-        num_rows = self._activations[0].shape[0]
-        if not self._selected or self._selected[0].shape[0] != num_rows:
-            self._selected = self._allocate(num_rows)
-        return self._selected
 
-    def _allocate(self, num_rows: int) -> list[Tensor]:
-        return [layer.bias.new_empty((num_rows, layer.bias.shape[0])) for layer in self._layers]
+def linear(products: Products, layer: Layer, inputs: Tensor) -> Tensor:
+    """Return a layer's outputs in memory of their own."""
+    return products.linear(inputs, layer, inputs.new_empty((inputs.shape[0], layer.bias.shape[0])))
 
 
 def through_linear(products: Products, layer: Layer, inputs: Tensor, gradient: Tensor, out: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from rlruntime.storages import groups, mapped, prioritized_slices, staleness  # 
 from rlruntime.storages.ahead import GATHER_TIMEOUT_S, AheadQueue
 from rlruntime.storages.batch import Batch
 from rlruntime.storages.hindsight import Hindsight
-from rlruntime.storages.layout import flat_columns
+from rlruntime.storages.layout import flat_columns, plan_layout
 from rlruntime.storages.lists import ListStorage
 from rlruntime.storages.n_step import NStep
 from rlruntime.storages.samplers import Draw, Sampler, UniformSampler, check_batch_size
@@ -189,6 +189,29 @@ class ReplayBuffer:
         with self.storage.reading():
             return self.storage.window.end
 
+    def check_columns(self, rows: Mapping[str, Any]) -> None:
+        """Refuse rows that lack a column which a setting of the sampler, the writer, `nStep` or hindsight names; else
+        that shows at the first draw. Nothing is written.
+
+        Args:
+            rows: as `extend` takes them; how many doesn't matter.
+
+        Raises:
+            ConfigError: they do.
+        """
+        layout, _ = plan_layout(self._as_written(rows))
+        for name, part in (
+            ("sampler.config", self.sampler),
+            ("writer.config", self.writer),
+            ("nStep", self.n_step),
+            ("hindsight", self.hindsight),
+        ):
+            try:
+                if part is not None:
+                    part.check_columns(layout)
+            except ConfigError as error:
+                raise error.within(name) from None
+
     def extend(self, rows: Any) -> np.ndarray:
         """Write rows: a dict of arrays or tensors ``[n, ...]``, nested or with dotted keys, or a TensorDict ``[n]``.
         A List storage takes a list of objects.
@@ -199,11 +222,8 @@ class ReplayBuffer:
         Raises:
             ConfigError: the rows don't fit those that are held.
         """
-        if self.write_transforms:
-            columns = {name: _tensor(column) for name, column in flat_columns(rows).items()}
-            rows = _transformed(columns, self.write_transforms)
         storage = self.storage
-        matched, num_rows = storage.matched(rows)
+        matched, num_rows = storage.matched(self._as_written(rows))
         if num_rows == 0:
             return np.zeros(0, np.int64)
         with self._lock:
@@ -213,6 +233,13 @@ class ReplayBuffer:
                 return self.writer.write(storage, matched, num_rows)
             finally:
                 storage.leave_writing()
+
+    def _as_written(self, rows: Any) -> Any:
+        """Return rows behind the transforms of the write side."""
+        if not self.write_transforms:
+            return rows
+        columns = {name: _tensor(column) for name, column in flat_columns(rows).items()}
+        return _transformed(columns, self.write_transforms)
 
     def add(self, row: Any) -> int:
         """Write one row, without the dimension of rows; return its position."""

@@ -11,6 +11,7 @@ from rlruntime.registry import register
 from rlruntime.spec.training.storages import PromptGroupSamplerConfig
 from rlruntime.storages.batch import Batch
 from rlruntime.storages.errors import TooFewRowsError
+from rlruntime.storages.layout import RowLayout
 from rlruntime.storages.samplers import Draw, Sampler
 from rlruntime.storages.storage import ArrayStorage
 
@@ -57,6 +58,10 @@ class PromptGroupSampler(Sampler):
         if batch is None and not self.config.reuse:
             self.num_dropped += len(draw.positions) // self.rows_together
         return batch is not None
+
+    def check_columns(self, layout: RowLayout) -> None:
+        """Refuse rows without a group; see `Sampler.check_columns`."""
+        layout.number(self.config.group_key, field="groupKey", integers=True)
 
     def state_dict(self, storage: ArrayStorage) -> dict[str, Any]:
         """Return which groups are complete and which rows wait for others, and the randomness."""

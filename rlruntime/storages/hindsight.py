@@ -14,10 +14,11 @@ from torch import Tensor
 from rlruntime.errors import ConfigError
 from rlruntime.registry import import_object
 from rlruntime.spec.training.storages import HindsightConfig
+from rlruntime.storages.layout import RowLayout
 from rlruntime.storages.links import TrajectoryLinks
 from rlruntime.storages.samplers import Draw
 from rlruntime.storages.storage import ArrayStorage
-from rlruntime.storages.trajectories import TrajectoryIndex
+from rlruntime.storages.trajectories import TrajectoryIndex, check_trajectories
 
 GoalFunction = Callable[[np.ndarray, np.ndarray, Mapping[str, np.ndarray]], Any]
 """What returns ``[n]`` of ``(achieved_goal [n, ...], desired_goal [n, ...], columns)``; columns are those of the rows,
@@ -49,8 +50,27 @@ class Hindsight:
         self._index = TrajectoryIndex(config) if key is None else TrajectoryLinks(key)
         self._reward: GoalFunction = import_object(config.reward_function, field=f"{field}.rewardFunction")
         self._terminated: GoalFunction | None = None
+        self._checked: RowLayout | None = None
         if config.terminated_function is not None:
             self._terminated = import_object(config.terminated_function, field=f"{field}.terminatedFunction")
+
+    def check_columns(self, layout: RowLayout) -> None:
+        """Refuse rows that lack a column that is named, or whose goals aren't of one shape.
+
+        Raises:
+            ConfigError: they do.
+        """
+        config = self.config
+        check_trajectories(config, layout.number)
+        achieved = layout.named(config.achieved_key, field="achievedKey")
+        for key in config.goal_keys:
+            if layout.named(key, field="goalKeys").shape != achieved.shape:
+                raise ConfigError(
+                    f"the column isn't of the shape of {config.achieved_key!r}", field="goalKeys", value=key
+                )
+        layout.named(config.reward_key, field="rewardKey")
+        if self._terminated is not None:
+            layout.named(config.terminated_key, field="terminatedKey")
 
     def choose(self, storage: ArrayStorage, positions: np.ndarray) -> np.ndarray:
         """Return whose outcome becomes the goal of each row, as `Draw.goals`; within ``reading()``.
@@ -86,21 +106,18 @@ class Hindsight:
         relabelled = draw.goals >= 0
         chosen = np.flatnonzero(relabelled)
         if len(chosen):
-            reached = storage.named_column(config.achieved_key, field="achievedKey")
-            goal = reached[draw.goals[chosen] % storage.capacity]
+            assert storage.layout is not None
+            if storage.layout is not self._checked:
+                self.check_columns(storage.layout)
+                self._checked = storage.layout
+            goal = storage.column(config.achieved_key)[draw.goals[chosen] % storage.capacity]
             for key in config.goal_keys:
-                if storage.named_column(key, field="goalKeys").shape != reached.shape:
-                    raise ConfigError(
-                        f"the column isn't of the shape of {config.achieved_key!r}", field="goalKeys", value=key
-                    )
                 rows[key][chosen] = goal
             changed = rows[chosen]
             columns = {name: changed[name] for name in changed.dtype.names or ()}
             achieved = columns[config.achieved_key]
-            storage.named_column(config.reward_key, field="rewardKey")
             self._fill(rows, config.reward_key, chosen, self._reward(achieved, goal, columns), "rewardFunction")
             if self._terminated is not None:
-                storage.named_column(config.terminated_key, field="terminatedKey")
                 ends = self._terminated(achieved, goal, columns)
                 self._fill(rows, config.terminated_key, chosen, ends, "terminatedFunction")
         return {"relabelled": torch.from_numpy(relabelled)}

@@ -163,6 +163,37 @@ class RowLayout:
         """Eight-byte words of a row."""
         return self.row_bytes // WORD_BYTES
 
+    def named(self, name: str, *, field: str) -> RowField:
+        """Return the column of a setting that names it.
+
+        Args:
+            name: the column.
+            field: the setting, for the error.
+
+        Raises:
+            ConfigError: there is none of this name, or it holds a type that NumPy can't compute with.
+        """
+        found = self.by_name.get(name)
+        if found is None:
+            known = ", ".join(self.by_name)
+            raise ConfigError("the rows have no such column", field=field, value=name, remedy=f"name one of {known}")
+        if not found.is_plain:
+            raise ConfigError(f"a column of {found.dtype} can't be computed with", field=field, value=name)
+        return found
+
+    def number(self, name: str, *, field: str, integers: bool = False) -> RowField:
+        """Return the column of one number a row of a setting that names it.
+
+        Raises:
+            ConfigError: see `named`; or it holds more than a number a row, or none of ``integers``.
+        """
+        found = self.named(name, field=field)
+        if math.prod(found.shape) != 1:
+            raise ConfigError("the column must hold one number a row", field=field, value=name)
+        if integers and found.numpy_dtype.kind not in "iu":
+            raise ConfigError(f"the column {name!r} must hold integers", field=field, value=found.dtype)
+        return found
+
     def to_json(self) -> dict[str, Any]:
         """Return what `from_json` reads."""
         fields = [[f.name, list(f.shape), f.dtype, f.offset] for f in self.fields]

@@ -11,7 +11,7 @@ from rlruntime.spec.training.storages import NStepConfig
 from rlruntime.storages.layout import RowLayout
 from rlruntime.storages.links import TrajectoryLinks
 from rlruntime.storages.storage import ArrayStorage
-from rlruntime.storages.trajectories import TrajectoryIndex
+from rlruntime.storages.trajectories import TrajectoryIndex, check_trajectories
 
 
 class NStep:
@@ -31,6 +31,16 @@ class NStep:
         self.config, self.gamma = config, config.gamma
         key = config.trajectory_key
         self._index = TrajectoryIndex(config) if key is None else TrajectoryLinks(key)
+
+    def check_columns(self, layout: RowLayout) -> None:
+        """Refuse rows that lack a column that is named.
+
+        Raises:
+            ConfigError: they do.
+        """
+        check_trajectories(self.config, layout.number)
+        layout.named(self.config.reward_key, field="rewardKey")
+        self._outcomes(layout)
 
     def follow(self, storage: ArrayStorage) -> None:
         """Take note of rows that were written; within ``reading()``.
@@ -70,6 +80,9 @@ class NStep:
         for key in self.config.outcome_keys:
             found = [name for name in layout.by_name if name == key or (key.endswith(".") and name.startswith(key))]
             if not found:
-                raise ConfigError("the rows have no such column", field="outcomeKeys", value=key)
+                known = ", ".join(layout.by_name)
+                raise ConfigError(
+                    "the rows have no such column", field="outcomeKeys", value=key, remedy=f"name one of {known}"
+                )
             names += found
         return names

@@ -12,12 +12,13 @@ import numpy as np
 from rlruntime.registry import register
 from rlruntime.spec.training.storages import PrioritizedSliceSamplerConfig
 from rlruntime.storages.errors import TooFewRowsError
+from rlruntime.storages.layout import RowLayout
 from rlruntime.storages.prioritized import PrioritizedSampler, checked_priorities
 from rlruntime.storages.samplers import Draw
 from rlruntime.storages.slices import no_slice, slices_from
 from rlruntime.storages.storage import ArrayStorage
 from rlruntime.storages.sum_tree import SumTree
-from rlruntime.storages.trajectories import TrajectoryIndex
+from rlruntime.storages.trajectories import TrajectoryIndex, check_trajectories
 
 
 @register("sampler", "PrioritizedSlice")
@@ -37,6 +38,10 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         self.rows_together = config.slice_length
         self._reach = (config.slice_length - 1) * config.num_envs
         self._index = TrajectoryIndex(config)
+
+    def check_columns(self, layout: RowLayout) -> None:
+        """Refuse rows whose trajectories can't be told apart; see `Sampler.check_columns`."""
+        check_trajectories(self.slices, layout.number)
 
     def draw(self, storage: ArrayStorage, batch_size: int) -> Draw:
         """Return rows, slice after slice; see `Sampler.draw`."""

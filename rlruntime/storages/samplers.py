@@ -21,6 +21,7 @@ from rlruntime.spec.training.storages import (
 )
 from rlruntime.storages.batch import Batch
 from rlruntime.storages.errors import TooFewRowsError
+from rlruntime.storages.layout import RowLayout
 from rlruntime.storages.storage import ArrayStorage
 
 
@@ -73,6 +74,13 @@ class Sampler:
             ConfigError: ``batch_size`` is no multiple of ``rows_together``; the rows lack a column.
         """
         raise NotImplementedError
+
+    def check_columns(self, layout: RowLayout) -> None:
+        """Refuse rows that lack a column that a setting names.
+
+        Raises:
+            ConfigError: they do.
+        """
 
     def may_give(self, draw: Draw, batch: Batch | None) -> bool:
         """Return whether a batch that was drawn ahead may still be given; else another is drawn in its place.

@@ -10,11 +10,12 @@ import numpy as np
 from rlruntime.registry import register
 from rlruntime.spec.training.storages import SliceConfig, SliceSamplerConfig, SliceWithoutReplacementSamplerConfig
 from rlruntime.storages.errors import TooFewRowsError
+from rlruntime.storages.layout import RowLayout
 from rlruntime.storages.mixed_slices import MixedSlices
 from rlruntime.storages.ring import PositionRing
 from rlruntime.storages.samplers import Draw, Passes, Sampler
 from rlruntime.storages.storage import ArrayStorage
-from rlruntime.storages.trajectories import TrajectoryIndex
+from rlruntime.storages.trajectories import TrajectoryIndex, check_trajectories
 
 
 def slices_from(firsts: np.ndarray, config: SliceConfig, weight: np.ndarray | None = None) -> Draw:
@@ -76,6 +77,10 @@ class SliceSampler(Sampler):
             raise no_slice(storage, self.config)
         return slices_from(ends.draw(self.rng, num_slices) - self._reach, self.config)
 
+    def check_columns(self, layout: RowLayout) -> None:
+        """Refuse rows whose trajectories can't be told apart; see `Sampler.check_columns`."""
+        check_trajectories(self.config, layout.number)
+
     def state_dict(self, storage: ArrayStorage) -> dict[str, Any]:
         """Return the randomness, and which slices are kept where those of several trajectories are mixed."""
         return {**super().state_dict(storage), **({} if self._mixed is None else {"mixed": self._mixed.state_dict()})}
@@ -132,6 +137,10 @@ class SliceWithoutReplacementSampler(Sampler):
         start = storage.window.start
         firsts = self._passes.draw(self.rng, num_slices, start, lambda: self._at_hand(storage), "slices")
         return slices_from(firsts, self.config)
+
+    def check_columns(self, layout: RowLayout) -> None:
+        """Refuse rows whose trajectories can't be told apart; see `Sampler.check_columns`."""
+        check_trajectories(self.config, layout.number)
 
     def state_dict(self, storage: ArrayStorage) -> dict[str, Any]:
         """Return what is left of the pass, how trajectories are cut, and the randomness."""

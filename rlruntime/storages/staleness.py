@@ -11,6 +11,7 @@ from rlruntime.registry import register
 from rlruntime.spec.training.storages import StalenessBoundedSamplerConfig
 from rlruntime.storages.batch import Batch
 from rlruntime.storages.errors import TooFewRowsError
+from rlruntime.storages.layout import RowLayout
 from rlruntime.storages.ring import PositionRing
 from rlruntime.storages.samplers import Draw, Sampler
 from rlruntime.storages.storage import ArrayStorage
@@ -55,6 +56,10 @@ class StalenessBoundedSampler(Sampler):
         if batch is None:
             return False
         return int(batch[self.config.version_key].min()) >= self.current_version - self.config.max_staleness
+
+    def check_columns(self, layout: RowLayout) -> None:
+        """Refuse rows without a version; see `Sampler.check_columns`."""
+        layout.number(self.config.version_key, field="versionKey", integers=True)
 
     def state_dict(self, storage: ArrayStorage) -> dict[str, Any]:
         """Return the version, the count, how far rows were looked at, and the randomness."""

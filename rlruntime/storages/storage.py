@@ -154,31 +154,22 @@ class ArrayStorage:
     def named_column(self, name: str, *, field: str) -> np.ndarray:
         """Return `column` for a setting that names it.
 
-        Args:
-            name: the column.
-            field: the setting, for the error.
-
         Raises:
-            ConfigError: there is none of this name, or it holds a type that NumPy can't compute with.
+            ConfigError: see `RowLayout.named`.
         """
-        layout_field = None if self.layout is None else self.layout.by_name.get(name)
-        if layout_field is None:
-            raise ConfigError("the rows have no such column", field=field, value=name, remedy="name one that they have")
-        if not layout_field.is_plain:
-            raise ConfigError(f"a column of {layout_field.dtype} can't be computed with", field=field, value=name)
+        assert self.layout is not None
+        self.layout.named(name, field=field)
         return self.column(name)
 
     def numbers(self, name: str, *, field: str, integers: bool = False) -> np.ndarray:
         """Return a column of one number a row, ``[capacity]``, for a setting that names it.
 
         Raises:
-            ConfigError: see `named_column`; or it holds more than a number a row, or none of ``integers``.
+            ConfigError: see `RowLayout.number`.
         """
         column = self.named_column(name, field=field)
-        if column[:1].size != 1:
-            raise ConfigError("the column must hold one number a row", field=field, value=name)
-        if integers and column.dtype.kind not in "iu":
-            raise ConfigError(f"the column {name!r} must hold integers", field=field, value=column.dtype.name)
+        assert self.layout is not None
+        self.layout.number(name, field=field, integers=integers)
         return column.reshape(self.capacity)
 
     def batch(self, rows: np.ndarray, positions: np.ndarray, **seen_as: Any) -> Batch:

@@ -5,7 +5,7 @@ Kept by position, never by slot: where the writer stands in the ring makes no di
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,23 @@ from rlruntime.spec.training.storages import TrajectoryConfig
 from rlruntime.storages.storage import ArrayStorage
 
 _SCAN_ROWS = 1 << 20
+
+
+def check_trajectories(config: TrajectoryConfig, number: Callable[..., object]) -> None:
+    """Refuse rows that lack what tells their trajectories apart.
+
+    Args:
+        config: names the columns.
+        number: `RowLayout.number`, or `ArrayStorage.numbers`.
+
+    Raises:
+        ConfigError: a column is missing, or isn't one number a row.
+    """
+    if config.trajectory_key is not None:
+        number(config.trajectory_key, field="trajectoryKey", integers=True)
+        return
+    for name in config.end_keys:
+        number(name, field="endKeys")
 
 
 class TrajectoryIndex:
@@ -116,17 +133,13 @@ class TrajectoryIndex:
         if len(self._run) == storage.capacity:
             return
         config = self.config
-        if config.trajectory_key is not None:
-            storage.numbers(config.trajectory_key, field="trajectoryKey", integers=True)
-        else:
-            for name in config.end_keys:
-                storage.numbers(name, field="endKeys")
-            if storage.is_shared:
-                raise ConfigError(
-                    "rows that several processes write need a number of their trajectory",
-                    field="trajectoryKey",
-                    remedy="write a column that has it",
-                )
+        check_trajectories(config, storage.numbers)
+        if config.trajectory_key is None and storage.is_shared:
+            raise ConfigError(
+                "rows that several processes write need a number of their trajectory",
+                field="trajectoryKey",
+                remedy="write a column that has it",
+            )
         if storage.capacity % config.num_envs:
             raise ConfigError(
                 f"a capacity of {storage.capacity} rows can't hold whole steps of {config.num_envs} environment copies",

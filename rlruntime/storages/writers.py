@@ -11,6 +11,7 @@ import numpy as np
 from rlruntime.errors import ConfigError
 from rlruntime.registry import register
 from rlruntime.spec.training.storages import ImmutableWriterConfig, MaxValueWriterConfig, RoundRobinWriterConfig
+from rlruntime.storages.layout import RowLayout
 from rlruntime.storages.storage import ArrayStorage
 
 
@@ -29,6 +30,13 @@ class Writer:
 
         Raises:
             ConfigError: it is one.
+        """
+
+    def check_columns(self, layout: RowLayout) -> None:
+        """Refuse rows that lack a column that a setting names.
+
+        Raises:
+            ConfigError: they do.
         """
 
     def write(self, storage: ArrayStorage, columns: list[np.ndarray], num_rows: int) -> np.ndarray:
@@ -92,6 +100,10 @@ class MaxValueWriter(Writer):
                 "a MaxValue writer can't share its storage", field="writer", remedy="use a storage that isn't shared"
             )
 
+    def check_columns(self, layout: RowLayout) -> None:
+        """Refuse rows without a value; see `Writer.check_columns`."""
+        layout.number(self.config.value_key, field="valueKey")
+
     def write(self, storage: ArrayStorage, columns: list[np.ndarray], num_rows: int) -> np.ndarray:
         """Write rows; see `Writer.write`. Here a position is a slot, and comes again when its row is replaced."""
         values = self._values(storage, columns, num_rows)
@@ -116,13 +128,12 @@ class MaxValueWriter(Writer):
         return slots
 
     def _values(self, storage: ArrayStorage, columns: list[np.ndarray], num_rows: int) -> np.ndarray:
-        names = [] if storage.layout is None else list(storage.layout.by_name)
         key = self.config.value_key
-        if key not in names:
-            raise ConfigError("the rows have no such column", field="valueKey", value=key, remedy="name one of theirs")
-        column = columns[names.index(key)]
-        if column.size != num_rows:
-            raise ConfigError("the column must hold one number a row", field="valueKey", value=key)
+        if storage.layout is None:
+            raise ConfigError(
+                "a List storage has no columns", field="valueKey", value=key, remedy="use a Tensor storage"
+            )
+        column = columns[storage.layout.fields.index(storage.layout.number(key, field="valueKey"))]
         values = column.reshape(num_rows).astype(np.float64)
         if np.isnan(values).any():
             raise ConfigError("a value that isn't a number has no rank", field="valueKey", value=key)

@@ -14,6 +14,7 @@ from rlruntime.policies.critics import build_critics, make_critic_gradient
 from rlruntime.policies.distributions import ActionDistribution
 from rlruntime.policies.flat import Adam, FlatParameters
 from rlruntime.policies.gradients import make_actor_gradient
+from rlruntime.policies.perceptron import Scratch
 from rlruntime.policies.policy import Policy
 from rlruntime.spec.training.sac import SACConfig
 from rlruntime.spec.training.td3 import TD3Config
@@ -61,8 +62,10 @@ class ActorAndCritics(Generic[_Config, _Distribution]):
         self.critics = build_critics(policy, num_critics=config.num_critics, seed=seed)
         self.actor_parameters, self.critic_parameters = FlatParameters(policy), FlatParameters(self.critics)
         self.target_critics = Target(self.critics, self.critic_parameters)
-        self.actor, self.critic = make_actor_gradient(policy), make_critic_gradient(self.critics)
-        self.target_critic = make_critic_gradient(self.target_critics.module)
+        self._scratch = Scratch()
+        self.actor = make_actor_gradient(policy, self._scratch)
+        self.critic = make_critic_gradient(self.critics, self._scratch)
+        self.target_critic = make_critic_gradient(self.target_critics.module, self._scratch)
         self.actor_optimizer = Adam(self.actor_parameters, epsilon=config.adam_epsilon)
         self.critic_optimizer = Adam(self.critic_parameters, epsilon=config.adam_epsilon)
         self.num_updates = 0

@@ -14,6 +14,7 @@ from rlruntime.policies.distributions import masked
 from rlruntime.policies.epsilon_greedy import EpsilonGreedy
 from rlruntime.policies.flat import Adam, FlatParameters
 from rlruntime.policies.gradients import make_actor_gradient
+from rlruntime.policies.perceptron import Scratch
 from rlruntime.policies.policy import Policy
 from rlruntime.spec.training.dqn import DQNConfig
 from rlruntime.storages.batch import Batch
@@ -57,7 +58,9 @@ class DQN:
         self.before_step = nothing if before_step is None else before_step
         self.parameters = FlatParameters(policy)
         self.target = Target(policy, self.parameters)
-        self.values, self.target_values = make_actor_gradient(policy), make_actor_gradient(self.target.module)
+        scratch = Scratch()
+        self.values = make_actor_gradient(policy, scratch)
+        self.target_values = make_actor_gradient(self.target.module, scratch)
         self.optimizer = Adam(self.parameters, epsilon=config.adam_epsilon)
         self.num_updates = 0
         self._read, self._phases = RowReader(policy, config.gamma), Phases(timers)

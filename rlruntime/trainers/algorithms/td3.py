@@ -47,7 +47,7 @@ class TD3(ActorAndCritics[TD3Config, Deterministic]):
         super().__init__(config, policy, Deterministic, seed=seed, timers=timers, before_step=before_step)
         self.distribution.exploration_noise = config.exploration_noise
         self.target_policy = Target(policy, self.actor_parameters)
-        self.target_actor = make_actor_gradient(self.target_policy.module)
+        self.target_actor = make_actor_gradient(self.target_policy.module, self._scratch)
         self._critic_means = Means("td3", _CRITIC_METRICS, policy.device)
         self._actor_means = Means("td3", _ACTOR_METRICS, policy.device)
 

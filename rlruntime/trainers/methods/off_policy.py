@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 from torch import Tensor
 
@@ -27,7 +27,7 @@ from rlruntime.trainers.algorithms.td3 import TD3
 from rlruntime.trainers.checkpoint import ComponentRecord, ResumeClass
 from rlruntime.trainers.methods.collecting import Collecting, Environments
 from rlruntime.trainers.methods.method import Hooks
-from rlruntime.trainers.methods.row_transforms import FIELD, RowTransforms, check_rewards
+from rlruntime.trainers.methods.row_transforms import FIELD, RowTransforms, check_rewards, example_rows
 from rlruntime.trainers.methods.state import capture_parts, component_records, restore_parts
 from rlruntime.trainers.state_tree import snapshot_tree
 from rlruntime.transforms.base import FIELD as ENV_FIELD
@@ -36,6 +36,13 @@ LEARNERS: dict[str, Callable[..., Learner]] = {"SAC": SAC, "TD3": TD3, "DQN": DQ
 """By the manifest's name of the algorithm."""
 
 _REPLAY_FIELD = "spec.training.replay"
+
+
+class _AddedColumns(TypedDict):
+    """What rows have besides; see `transitions`."""
+
+    with_trajectory: bool
+    version_key: str | None
 
 
 class OffPolicy:
@@ -78,7 +85,18 @@ class OffPolicy:
             write_transforms=self.row_transforms.write,
             read_transforms=self.row_transforms.read,
         )
-        self._check_replay()
+        followers = (training.replay.n_step, training.replay.hindsight)
+        self._bounded = self.buffer.sampler if isinstance(self.buffer.sampler, StalenessBoundedSampler) else None
+        added = _AddedColumns(
+            with_trajectory=any(part is not None and part.trajectory_key == TRAJECTORY_KEY for part in followers),
+            version_key=None if self._bounded is None else self._bounded.config.version_key,
+        )
+        try:
+            rows = example_rows(environments.spaces, policy.distribution, **added)
+        except ConfigError as error:
+            raise error.within(f"{_REPLAY_FIELD}.sampler.config") from None
+        self._check_replay(rows)
+        self._rows = TransitionRows(**added)
         self._collecting = Collecting(
             training,
             environments,
@@ -90,17 +108,11 @@ class OffPolicy:
             timers=timers,
         )
         self.collector = self._collecting.collector
-        followers = (training.replay.n_step, training.replay.hindsight)
-        self._bounded = self.buffer.sampler if isinstance(self.buffer.sampler, StalenessBoundedSampler) else None
-        self._rows = TransitionRows(
-            with_trajectory=any(part is not None and part.trajectory_key == TRAJECTORY_KEY for part in followers),
-            version_key=None if self._bounded is None else self._bounded.config.version_key,
-        )
         self.num_updates = 0
         self._updates_due = 0.0
 
-    def _check_replay(self) -> None:
-        """Refuse a buffer that nothing could be written into or learned from."""
+    def _check_replay(self, rows: Mapping[str, Tensor]) -> None:
+        """Refuse a buffer that ``rows`` couldn't be written into, or not be learned from."""
         buffer, replay, name = self.buffer, self.training.replay, self.training.algorithm
         assert replay is not None
         for refused, part, problem, remedy in (
@@ -133,6 +145,11 @@ class OffPolicy:
                 value=self.config.update_to_data,
                 remedy=f"set it to at most {1 / replay.batch_size:g}, or use another sampler",
             )
+
+        try:
+            buffer.check_columns(rows)
+        except ConfigError as error:
+            raise error.within(_REPLAY_FIELD) from None
 
     @property
     def num_frames(self) -> int:

@@ -46,7 +46,7 @@ class RowTransforms:
         write, read = ColumnTransforms(written, "write"), ColumnTransforms(given, "read")
         self.write, self.read = [write] if written else [], [read] if given else []
         if self.modules:
-            _check(write, read, _rows(spaces, distribution))
+            _check(write, read, example_rows(spaces, distribution))
 
 
 def check_rewards(transforms: Iterable[nn.Module], field: str, *, sums_steps: bool) -> None:
@@ -80,6 +80,20 @@ def check_rewards(transforms: Iterable[nn.Module], field: str, *, sums_steps: bo
             )
 
 
+def example_rows(
+    spaces: EnvSpaces,
+    distribution: ActionDistribution,
+    *,
+    with_trajectory: bool = False,
+    version_key: str | None = None,
+) -> dict[str, Tensor]:
+    """Return two rows as a collector makes them, of zeros; see `transitions`."""
+    rollout = Rollout(spaces, distribution, 1, 2)
+    rollout.valid.fill_(True)
+    rollout.num_valid = 2
+    return transitions(rollout, with_trajectory=with_trajectory, version_key=version_key)
+
+
 def _built(components: Sequence[Component], side: Seat, spaces: EnvSpaces) -> tuple[list[Transform], EnvSpaces]:
     """Return the transforms of a side, and the spaces behind them."""
     built = []
@@ -100,14 +114,6 @@ def _built(components: Sequence[Component], side: Seat, spaces: EnvSpaces) -> tu
         spaces = EnvSpaces(space, spaces.action, spaces.action_mask, spaces.action_mask_size)
         built.append(transform)
     return built, spaces
-
-
-def _rows(spaces: EnvSpaces, distribution: ActionDistribution) -> dict[str, Tensor]:
-    """Return two rows as the collector makes them."""
-    rollout = Rollout(spaces, distribution, 1, 2)
-    rollout.valid.fill_(True)
-    rollout.num_valid = 2
-    return transitions(rollout)
 
 
 def _check(write: ColumnTransforms, read: ColumnTransforms, rows: dict[str, Tensor]) -> None:

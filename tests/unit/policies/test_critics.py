@@ -27,6 +27,7 @@ from rlruntime.policies.gradients import (
     make_actor_gradient,
 )
 from rlruntime.policies.observations import ObservationTensor
+from rlruntime.policies.perceptron import Scratch
 from rlruntime.policies.policy import Policy
 from rlruntime.spec.training.component import Component
 
@@ -135,6 +136,32 @@ def test_the_written_out_gradient_of_an_actor_is_the_automatic_one(activation: s
         found.append([params, inferred, both, alone])
     for by_hand, by_autograd in zip(*found, strict=True):
         torch.testing.assert_close(by_hand, by_autograd, rtol=1e-10, atol=1e-10)
+
+
+def test_networks_that_share_memory_and_take_turns_get_the_numbers_of_those_that_have_their_own() -> None:
+    policy = policy_of()
+    critics, target = critics_of(policy), critics_of(policy, 3)
+    flats = [FlatParameters(module) for module in (policy, critics, target)]
+    found = []
+    for scratch in (None, Scratch()):
+        actor = make_actor_gradient(policy, scratch)
+        values, judge = make_critic_gradient(critics, scratch), make_critic_gradient(target, scratch)
+        assert isinstance(actor, PerceptronActorGradient)
+        assert isinstance(values, PerceptronCritics)
+        numbers: list[Tensor] = []
+        for count in (70, 9, 130, 9):  # more rows, fewer, and more than ever before
+            (seen, action), (other, _) = rows(VECTOR, count), rows(VECTOR, count + 1)
+            assert isinstance(seen, Tensor)
+            assert isinstance(other, Tensor)
+            d_value = torch.randn(2, count, generator=torch.Generator().manual_seed(count)).clamp_(min=0)
+            params = actor.forward_both(seen, other[:count])
+            numbers += [params, judge.infer(seen, action), values.forward(seen, action), actor.infer(other)]
+            values.backward(d_value)
+            numbers += [flats[1].grad.clone(), values.forward_action(seen, action), values.action_gradient(d_value)]
+            actor.backward(params[:count])
+            numbers.append(flats[0].grad.clone())
+        found.append(numbers)
+    assert all(map(torch.equal, *found))
 
 
 def test_any_other_network_is_differentiated_automatically() -> None:

@@ -52,7 +52,7 @@ def assert_float32_close(found: Tensor, exact: Tensor, terms: int) -> None:
 
 @pytest.mark.parametrize("products", KERNELS)
 @pytest.mark.parametrize("rows", [1, 37, 256])
-@pytest.mark.parametrize(("num_in", "num_out"), [(4, 256), (256, 256), (256, 2), (100, 70)])
+@pytest.mark.parametrize(("num_in", "num_out"), [(1, 256), (4, 256), (256, 256), (256, 2), (256, 12), (100, 70)])
 def test_both_kernels_are_exact_to_float32_rounding(products: Products, rows: int, num_in: int, num_out: int) -> None:
     module, layer = layer_of(num_in, num_out)
     inputs, gradient = drawn(rows, num_in, seed=3), drawn(rows, num_out, seed=4)
@@ -62,6 +62,9 @@ def test_both_kernels_are_exact_to_float32_rounding(products: Products, rows: in
     assert_float32_close(products.linear_relu(inputs, layer, torch.empty(rows, num_out)), exact.relu(), num_in)
     found = products.input_gradient(gradient, layer, torch.empty(rows, num_in))
     assert_float32_close(found, gradient.double() @ weight, num_out)
+    for columns in (slice(0, num_in), slice(num_in // 2, num_in), slice(num_in - 1, num_in)):
+        found = products.column_gradient(gradient, layer, columns)
+        assert_float32_close(found, gradient.double() @ weight[:, columns], num_out)
     assert layer.weight_grad is not None
     products.weight_gradient(gradient, inputs, layer.weight_grad)
     assert module.weight.grad is not None
@@ -83,21 +86,24 @@ def test_a_weight_that_is_no_number_or_infinite_shows_in_every_row_behind_a_relu
 
 
 @pytest.mark.parametrize(
-    ("capability", "vendor", "kernel"),
+    ("capability", "vendor", "family", "kernel"),
     [
-        ("AVX512", "AuthenticAMD", "onednn"),
-        ("AVX512", "GenuineIntel", "blas"),
-        ("AVX512_BF16", "AuthenticAMD", "onednn"),
-        ("AVX2", "AuthenticAMD", "blas"),
-        ("AVX2", "GenuineIntel", "blas"),
-        ("DEFAULT", "", "blas"),
-        ("AVX512", "", "blas"),
+        ("AVX512", "AuthenticAMD", 26, "onednn"),  # Zen 5
+        ("AVX512_BF16", "AuthenticAMD", 27, "onednn"),
+        ("AVX512_BF16", "AuthenticAMD", 25, "blas"),  # Zen 4 takes 512 bits in halves
+        ("AVX512", "CentaurHauls", 7, "onednn"),
+        ("AVX512", "GenuineIntel", 6, "blas"),
+        ("AVX2", "AuthenticAMD", 26, "blas"),
+        ("AVX2", "GenuineIntel", 6, "blas"),
+        ("DEFAULT", "", 0, "blas"),
+        ("AVX512", "", 0, "blas"),
     ],
 )
 def test_onednn_is_chosen_where_mkl_leaves_half_of_the_processor_idle(
-    capability: str, vendor: str, kernel: str
+    capability: str, vendor: str, family: int, kernel: str
 ) -> None:
-    assert choose_kernel(capability, f"vendor_id\t: {vendor}\n" if vendor else "") == kernel
+    processor = f"processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: 17\n"
+    assert choose_kernel(capability, processor if vendor else "") == kernel
 
 
 def test_float32_products_take_the_machines_kernel_and_others_blas() -> None:

@@ -193,6 +193,7 @@ def test_what_does_not_go_together_is_refused_before_anything_is_built(training:
         check_components(parse_manifest(document, "test").spec.training)
 
 
+_KEYS = "observation, action, next.observation, next.reward, next.terminated, next.truncated"
 _THREE_STEPS = {"batchSize": 16, "nStep": {"steps": 3}}
 
 
@@ -276,6 +277,43 @@ def test_samplers_of_slices_and_groups_are_refused_before_any_frame(algorithm: s
             {"writer": {"type": "Immutable"}},
             "spec.training.replay.writer.type: an Immutable writer takes none of the rows that are collected "
             "(got 'Immutable'); use RoundRobin or MaxValue",
+        ),
+        (
+            {"nStep": {"steps": 3, "outcomeKeys": ["next.reward", "next.info"]}},
+            "spec.training.replay.nStep.outcomeKeys: the rows have no such column (got 'next.info'); "
+            f"name one of {_KEYS}, trajectory",
+        ),
+        (
+            {"nStep": {"steps": 3, "trajectoryKey": "episode"}},
+            "spec.training.replay.nStep.trajectoryKey: the rows have no such column (got 'episode'); "
+            f"name one of {_KEYS}",
+        ),
+        (
+            {"nStep": {"steps": 3, "trajectoryKey": "next.reward"}},
+            "spec.training.replay.nStep.trajectoryKey: the column 'next.reward' must hold integers (got 'float32')",
+        ),
+        (
+            {"hindsight": {"rewardFunction": "math:fsum"}},
+            "spec.training.replay.hindsight.achievedKey: the rows have no such column (got "
+            f"'next.observation.achieved_goal'); name one of {_KEYS}, trajectory",
+        ),
+        (
+            {"hindsight": {"rewardFunction": "math:fsum", "achievedKey": "observation", "goalKeys": ["action"]}},
+            "spec.training.replay.hindsight.goalKeys: the column isn't of the shape of 'observation' (got 'action')",
+        ),
+        (
+            {"writer": {"type": "MaxValue", "config": {"valueKey": "action_mask"}}},
+            "spec.training.replay.writer.config.valueKey: the rows have no such column (got 'action_mask'); "
+            f"name one of {_KEYS}",
+        ),
+        (
+            {"writer": {"type": "MaxValue", "config": {"valueKey": "observation"}}},
+            "spec.training.replay.writer.config.valueKey: the column must hold one number a row (got 'observation')",
+        ),
+        (
+            {"sampler": {"type": "StalenessBounded", "config": {"maxStaleness": 2, "versionKey": "action"}}},
+            "spec.training.replay.sampler.config.versionKey: the version of the policy would replace a column of this "
+            "name (got 'action'); choose a name of its own, such as policy_version",
         ),
     ],
 )
