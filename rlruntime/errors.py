@@ -56,8 +56,11 @@ class ConfigError(RLJobError):
         """
         first, *rest = self.field.split("_")
         field = first + "".join(word.capitalize() for word in rest)
-        path = f"{path}.{field}" if field else path
-        return ConfigError(self.problem, field=path, value=self._value, remedy=self.remedy, source=self.source)
+        return self.at(f"{path}.{field}" if field else path)
+
+    def at(self, field: str) -> ConfigError:
+        """Return the same error of another field."""
+        return ConfigError(self.problem, field=field, value=self._value, remedy=self.remedy, source=self.source)
 
 
 class MissingExtraError(ConfigError):

@@ -20,7 +20,7 @@ from rlruntime.policies.squashed import Deterministic, SquashedGaussian
 from rlruntime.registry import build
 from rlruntime.seeding import NETWORK, stream_seed
 from rlruntime.spec.training.component import Component
-from rlruntime.transforms.base import Transform
+from rlruntime.transforms.base import Transform, naming
 from rlruntime.transforms.staging import split_transforms
 
 PolicyKind = Literal["ActorCritic", "SAC", "TD3", "DQN"]
@@ -86,8 +86,10 @@ def build_policy(
     parts: list[Transform] = []
     behind = split_transforms(transforms).policy
     for placed in behind:
-        part = build("transform", placed.component, space, field=placed.field)
-        space = part.observation_space(space)
+        with naming(placed.field):
+            part = build("transform", placed.component, space, field=placed.field)
+            space = part.observation_space(space)
+        part.field = placed.field
         parts.append(part)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(seed, NETWORK))

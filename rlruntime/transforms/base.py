@@ -14,7 +14,8 @@ A transform is a module with buffers. Its seats are the places where it may work
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import gymnasium as gym
@@ -91,6 +92,7 @@ class Transform(nn.Module):
         needs_wrapper: whether it works in an environment only with a wrapper of each copy, as `make_transformed_env`
             builds it.
         reads_reward: whether it needs rewards as the environment gives them.
+        field: its path in the manifest, for errors; that of all transforms where it isn't known.
         resizable_buffers: names of buffers whose shape follows the number of environment copies; a saved policy may
             bring them in another shape, which ``_load_from_state_dict`` must take over.
     """
@@ -99,6 +101,7 @@ class Transform(nn.Module):
     training_only: bool = False
     needs_wrapper: bool = False
     reads_reward: bool = False
+    field: str = FIELD
     resizable_buffers: frozenset[str] = frozenset()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -247,11 +250,25 @@ class Transform(nn.Module):
         """Take over what `memory` returned."""
 
 
+@contextmanager
+def naming(field: str) -> Iterator[None]:
+    """Let a ConfigError of one transform within bear its path, where it bears that of all."""
+    try:
+        yield
+    except ConfigError as error:
+        if field == FIELD or not error.field.startswith(FIELD):
+            raise
+        setting = error.field.removeprefix(FIELD)
+        if setting and not setting.startswith("."):
+            raise
+        raise error.at(f"{field}{setting}") from None
+
+
 def require_seat(transform: Any, seat: Seat) -> None:
     """Raise a ConfigError where a transform can't take a seat. Objects that are no `Transform` may sit anywhere."""
     seats = getattr(transform, "seats", frozenset(SEATS))
     if seat not in seats:
-        raise wrong_seat(type(transform).__name__, seat, seats)
+        raise wrong_seat(type(transform).__name__, seat, seats, getattr(transform, "field", FIELD))
 
 
 def wrong_seat(name: str, seat: Seat, seats: frozenset[Seat], field: str = FIELD) -> ConfigError:
@@ -263,7 +280,7 @@ def wrong_seat(name: str, seat: Seat, seats: frozenset[Seat], field: str = FIELD
 def no_inverse(transform: Transform) -> ConfigError:
     """Return the error for a transform that can't be undone."""
     name = type(transform).__name__
-    return ConfigError(f"{name} has no inverse", field=FIELD, value=name, remedy="leave it out on this side")
+    return ConfigError(f"{name} has no inverse", field=transform.field, value=name, remedy="leave it out on this side")
 
 
 def space_leaves(space: gym.Space[Any]) -> dict[str, gym.Space[Any]]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from rlruntime.envs.protocol import EnvSpaces, Observation, StepSlot, VectorEnv, allocate_observation
 from rlruntime.errors import CheckpointError, ConfigError
-from rlruntime.transforms.base import FIELD, Copies, Leaves, Transform, require_seat
+from rlruntime.transforms.base import FIELD, Copies, Leaves, Transform, naming, require_seat
 
 SNAPSHOT_FORMAT = 1
 Build = Callable[[EnvSpaces], Transform]
@@ -84,7 +84,8 @@ class TransformedEnv:
             require_seat(transform, "environment")
             if transform.needs_wrapper and not wrapped:
                 raise _needs_wrapper(transform)
-            before, spaces = spaces, transform.bind(spaces, copies)
+            with naming(getattr(transform, "field", FIELD)):
+                before, spaces = spaces, transform.bind(spaces, copies)
             stage = _Stage(transform, before, spaces, env.num_envs) if transform.rewrites else None
             if stage is not None:
                 self._stages.append(stage)

@@ -87,7 +87,7 @@ class CatFrames(_Window):
     """Join the last observations of an episode along one dimension, the newest last (Mnih et al. 2015)."""
 
     Config = CatFramesConfig
-    wants = "a Box with the dimension that dim says"
+    wants = "a Box with the dimension that dim points to"
 
     def accepts(self, leaf: gym.Space[Any]) -> bool:
         num_dims = len(leaf.shape or ())

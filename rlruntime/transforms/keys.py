@@ -30,7 +30,7 @@ class CatTensors(Transform):
             )
         name, chosen = "CatTensors", sorted(config.keys) if not config.keys else list(config.keys)
         leaves = select_leaves(
-            name, chosen, observation_space, _is_numeric_array, wants="Boxes with dimensions", remedy="remove it"
+            name, chosen, observation_space, _is_numeric_array, wants="a Box with dimensions", remedy="remove it"
         )
         self.keys = chosen or sorted(leaves)
         self._leaves: dict[str, Any] = {key: leaves[key] for key in self.keys}

@@ -113,7 +113,8 @@ def select_leaves(
             )
     chosen = {key: leaf for key, leaf in leaves.items() if (key in keys if keys else accepts(leaf))}
     if not chosen:
-        raise ConfigError(f"{name} needs {wants} observation", field=FIELD, value=space, remedy=remedy)
+        problem = f"{name} needs {wants}, and no part of the observation is one"
+        raise ConfigError(problem, field=FIELD, value=space, remedy=remedy)
     return chosen
 
 

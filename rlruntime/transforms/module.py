@@ -239,7 +239,7 @@ class ModuleTransform(ActionTransform):
 def _build(config: ModuleTransformConfig) -> nn.Module:
     if config.factory is None:
         raise _wrong("ModuleTransform has no module", None, "give factory: package.module:callable")
-    factory = import_object(config.factory, field=f"{FIELD}[].config.factory")
+    factory = import_object(config.factory, field=f"{FIELD}.config.factory")
     with torch.random.fork_rng(devices=[]):  # torch's own state stays
         torch.manual_seed(config.seed)
         module = factory(**config.kwargs)

@@ -58,7 +58,7 @@ class Squeeze(_BoxTransform):
     """Take away one dimension of size 1."""
 
     Config = SqueezeConfig
-    wants = "a Box with a dimension of size 1 where dim says"
+    wants = "a Box with a dimension of size 1 where dim points"
 
     def accepts(self, leaf: gym.Space[Any]) -> bool:
         shape = tuple(leaf.shape or ())
@@ -95,7 +95,7 @@ class Permute(_BoxTransform):
     """Put dimensions into another order."""
 
     Config = PermuteConfig
-    wants = "a Box with the dimensions that dims lists"
+    wants = "a Box with as many dimensions as dims lists"
 
     def settle(self) -> None:
         dims = self.config.dims

@@ -20,7 +20,7 @@ from rlruntime.errors import ConfigError
 from rlruntime.registry import resolve, validate_config
 from rlruntime.spec.training.component import Component
 from rlruntime.spec.training.env import EnvConfig
-from rlruntime.transforms.base import FIELD, Copies, Seat, Transform, wrong_seat
+from rlruntime.transforms.base import FIELD, Copies, Seat, Transform, naming, wrong_seat
 from rlruntime.transforms.environment import TransformedEnv
 
 _BATCHED = ("VectorEntryPoint", "EnvPool")
@@ -184,11 +184,14 @@ def build_transform(component: Component, spaces: EnvSpaces, *, field: str) -> T
         ConfigError: unknown type, a config that it refuses, or spaces that it can't work with.
     """
     part = _look_up(Placed(0, component), field)
-    space = part.kind.space_of(part.config, spaces) if _is_transform(part.kind) else spaces.observation
-    if part.config is None:
-        built: Transform = part.kind(space, **component.config)
-    else:
-        built = part.kind(part.config, space)
+    with naming(field):
+        space = part.kind.space_of(part.config, spaces) if _is_transform(part.kind) else spaces.observation
+        if part.config is None:
+            built: Transform = part.kind(space, **component.config)
+        else:
+            built = part.kind(part.config, space)
+    if isinstance(built, Transform):
+        built.field = field
     return built
 
 

@@ -27,10 +27,9 @@ from rlruntime.trainers.algorithms.td3 import TD3
 from rlruntime.trainers.checkpoint import ComponentRecord, ResumeClass
 from rlruntime.trainers.methods.collecting import Collecting, Environments
 from rlruntime.trainers.methods.method import Hooks
-from rlruntime.trainers.methods.row_transforms import FIELD, RowTransforms, check_rewards, example_rows
+from rlruntime.trainers.methods.row_transforms import RowTransforms, check_rewards, example_rows
 from rlruntime.trainers.methods.state import capture_parts, component_records, restore_parts
 from rlruntime.trainers.state_tree import snapshot_tree
-from rlruntime.transforms.base import FIELD as ENV_FIELD
 
 LEARNERS: dict[str, Callable[..., Learner]] = {"SAC": SAC, "TD3": TD3, "DQN": DQN}
 """By the manifest's name of the algorithm."""
@@ -75,9 +74,9 @@ class OffPolicy:
         )
         self.row_transforms = RowTransforms(training.replay.transforms, environments.spaces, policy.distribution)
         sums_steps = training.replay.n_step is not None
-        check_rewards(policy.transforms, ENV_FIELD, sums_steps=sums_steps)
+        check_rewards(policy.transforms, sums_steps=sums_steps)
         for read in self.row_transforms.read:
-            check_rewards(read.transforms, f"{FIELD}.read", sums_steps=sums_steps)
+            check_rewards(read.transforms, sums_steps=sums_steps)
         self.buffer = ReplayBuffer.from_config(
             training.replay,
             seed=stream_seed(training.seed, SAMPLER),

@@ -49,12 +49,11 @@ class RowTransforms:
             _check(write, read, example_rows(spaces, distribution))
 
 
-def check_rewards(transforms: Iterable[nn.Module], field: str, *, sums_steps: bool) -> None:
+def check_rewards(transforms: Iterable[nn.Module], *, sums_steps: bool) -> None:
     """Refuse transforms that would give other rewards than they say, where rows are learned from one by one.
 
     Args:
         transforms: work on rewards of rows that a buffer gave.
-        field: where they stand in the manifest.
         sums_steps: whether the buffer sums rewards over steps before.
 
     Raises:
@@ -67,14 +66,14 @@ def check_rewards(transforms: Iterable[nn.Module], field: str, *, sums_steps: bo
         if kind.reward is not Transform.reward and kind.map_reward is Transform.map_reward:
             raise ConfigError(
                 "its rewards are of whole rollouts, and a replay buffer gives single rows",
-                field=field,
+                field=transform.field,
                 value=name,
                 remedy="leave it out, or use algorithm: PPO",
             )
         if sums_steps and not transform.scales_rewards:
             raise ConfigError(
                 "it would map the sum of nStep's rewards in place of each",
-                field=field,
+                field=transform.field,
                 value=name,
                 remedy="put it into spec.training.replay.transforms.write",
             )

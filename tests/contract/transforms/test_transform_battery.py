@@ -163,7 +163,8 @@ def test_every_registered_transform_has_a_case_a_config_and_a_seat() -> None:
 def test_seat_that_is_not_claimed_is_refused_with_those_that_are(case: Case) -> None:
     transform = case.build(spaces_of(case))
     for seat in set(SEATS) - case.seats:
-        with pytest.raises(ConfigError, match=rf"^spec.training.env.transforms: {case.name} can't work .*; use it "):
+        place = r"^spec.training.env.transforms\[0\]"
+        with pytest.raises(ConfigError, match=rf"{place}: {case.name} can't work .*; use it "):
             require_seat(transform, seat)
 
 

@@ -210,10 +210,10 @@ _THREE_STEPS = {"batchSize": 16, "nStep": {"steps": 3}}
 @pytest.mark.parametrize("side", ["env", "read"])
 def test_what_is_no_multiplication_of_rewards_is_refused_behind_their_sum(transform: dict[str, Any], side: str) -> None:
     job = off_policy_job("SAC", env={"transforms": [transform]}, replay=_THREE_STEPS)
-    field = "spec.training.env.transforms"
+    field = "spec.training.env.transforms[0]"
     if side == "read":
         job = off_policy_job("SAC", replay={**_THREE_STEPS, "transforms": {"read": [transform]}})
-        field = "spec.training.replay.transforms.read"
+        field = "spec.training.replay.transforms.read[0]"
     with pytest.raises(ConfigError) as refused:
         built_trainer(job)
     assert str(refused.value) == (
@@ -242,7 +242,7 @@ def test_rewards_of_whole_rollouts_are_refused_where_single_rows_are_learned_fro
     with pytest.raises(ConfigError) as refused:
         built_trainer(off_policy_job(algorithm, env={"transforms": [{"type": "RewardToGo"}]}))
     assert str(refused.value) == (
-        "spec.training.env.transforms: its rewards are of whole rollouts, and a replay buffer gives single rows "
+        "spec.training.env.transforms[0]: its rewards are of whole rollouts, and a replay buffer gives single rows "
         "(got 'RewardToGo'); leave it out, or use algorithm: PPO"
     )
 

@@ -100,7 +100,7 @@ def test_a_dict_observation_keeps_its_categories_and_normalises_each_box_by_itse
 
 
 def test_an_observation_of_categories_alone_has_nothing_to_normalise() -> None:
-    with pytest.raises(ConfigError, match=r"ObservationNorm needs a Box .*Discrete\(3\).*; remove the transform"):
+    with pytest.raises(ConfigError, match=r"ObservationNorm needs a Box, .*Discrete\(3\).*; remove the transform"):
         transform("ObservationNorm", spaces.Discrete(3))
 
 
