@@ -46,7 +46,8 @@ class ConfigError(RLJobError):
         self.problem, self.field, self.remedy, self.source = problem, field, remedy, source
         self._value = value
         where = (f"{source}: " if source else "") + (f"{field}: " if field else "")
-        shown = "" if value is ConfigError._NO_VALUE else f" (got {shorten(repr(value))})"
+        written = "null" if value is None else repr(value)  # as YAML has it
+        shown = "" if value is ConfigError._NO_VALUE else f" (got {shorten(written)})"
         hint = f"; {remedy}" if remedy else ""
         super().__init__(one_line(f"{where}{problem}{shown}{hint}"))
 

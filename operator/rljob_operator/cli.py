@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import platform
 import re
 import sys
@@ -17,7 +16,8 @@ from rljob_operator.preview import Preview, preview
 from rljob_operator.reach import add_reach_options, reach_of
 from rljob_operator.settings import DEFAULT_IMAGE, DEFAULT_LEASE_S, DEFAULT_METRICS_PORT, DEFAULT_WORKERS, Options
 from rlruntime import __version__
-from rlruntime.errors import EXIT_FAULT, EXIT_OK, EXIT_SIGINT, ConfigError, MissingExtraError, RLJobError
+from rlruntime.command_line import Parser, option_type, run_quietly, whole_number
+from rlruntime.errors import EXIT_OK, ConfigError, MissingExtraError, RLJobError
 from rlruntime.spec.loader import Document, parse_document, read_documents, read_source, repeated_names, source_name
 from rlruntime.spec.problems import ManifestError, path_text
 from rlruntime.spec.training.components import check_components
@@ -27,6 +27,10 @@ _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``rljob-operator`` with ``argv`` (default: the process's arguments) and return its exit code."""
+    return run_quietly("rljob-operator", lambda: _run_command(argv))
+
+
+def _run_command(argv: Sequence[str] | None) -> int:
     arguments = parser().parse_args(argv)
     try:
         return int(arguments.handler(arguments))
@@ -36,16 +40,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         for problem in error.problems if isinstance(error, ManifestError) else (error,):
             print(f"rljob-operator: error: {problem}", file=sys.stderr)
         return error.exit_code
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_FAULT
-    except KeyboardInterrupt:
-        return EXIT_SIGINT
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
-    root = argparse.ArgumentParser(prog="rljob-operator", description="What an RLJob becomes on Kubernetes.")
+    root = Parser(prog="rljob-operator", description="What an RLJob becomes on Kubernetes.")
     root.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = root.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_run(commands)
@@ -69,7 +68,7 @@ def parser() -> argparse.ArgumentParser:
     return root
 
 
-def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_run(commands: argparse._SubParsersAction[Parser]) -> None:
     run = commands.add_parser(
         "run",
         help="act on the RLJobs of a cluster",
@@ -180,48 +179,46 @@ def _version(_arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+@option_type("give a container image such as ghcr.io/org/name:tag")
 def _image(text: str) -> str:
     if not text or any(character.isspace() for character in text):
-        raise argparse.ArgumentTypeError("give a container image such as ghcr.io/org/name:tag")
+        raise ValueError(text)
     return text
 
 
+@option_type("give the name of a namespace: lower-case letters, digits and '-'")
 def _namespace(text: str) -> str:
     if not _NAMESPACE.fullmatch(text):
-        raise argparse.ArgumentTypeError("give the name of a namespace: lower-case letters, digits and '-'")
+        raise ValueError(text)
     return text
 
 
+@option_type("give a port from 0 to 65535")
 def _port(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) > 65535:
-        raise argparse.ArgumentTypeError("give a port from 0 to 65535")
-    return int(text)
+    return whole_number(text, 0, 65535)
 
 
+@option_type("give a number from 1 to 1024")
 def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= 1024:
-        raise argparse.ArgumentTypeError("give a number from 1 to 1024")
-    return int(text)
+    return whole_number(text, 1, 1024)
 
 
+@option_type("give the namespace and the name of a Lease, such as rljob-system/operator")
 def _lease(text: str) -> tuple[str, str]:
     namespace, slash, name = text.partition("/")
     if not slash or not _NAMESPACE.fullmatch(namespace) or not _NAMESPACE.fullmatch(name):
-        raise argparse.ArgumentTypeError("give the namespace and the name of a Lease, such as rljob-system/operator")
+        raise ValueError(text)
     return namespace, name
 
 
+@option_type("give a number from 2 to 600")
 def _lease_seconds(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or not 2 <= int(text) <= 600:
-        raise argparse.ArgumentTypeError("give a number from 2 to 600")
-    return int(text)
+    return whole_number(text, 2, 600)
 
 
+@option_type(f"give a uid such as {uuid.UUID(int=0)}")
 def _uid(text: str) -> str:
-    try:
-        return str(uuid.UUID(text))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"give a uid such as {uuid.UUID(int=0)}") from None
+    return str(uuid.UUID(text))
 
 
 if __name__ == "__main__":

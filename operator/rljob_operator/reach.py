@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 
 from rljob_operator.builders.network import Peers, Reach
+from rlruntime.command_line import option_type
 from rlruntime.errors import ConfigError
 
 _NAME = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
@@ -70,11 +71,12 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+@option_type("give labels such as app.kubernetes.io/name=prometheus,tier=platform")
 def _labels(text: str) -> dict[str, str]:
     found = {}
     for part in text.split(","):
         label = _LABEL.fullmatch(part)
         if label is None:
-            raise argparse.ArgumentTypeError("give labels such as app.kubernetes.io/name=prometheus,tier=platform")
+            raise ValueError(part)
         found[label[1]] = label[2]
     return found

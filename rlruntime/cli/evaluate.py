@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlruntime.cli.user_code import add_code_option, use_code
+from rlruntime.command_line import option_type, whole_number
 from rlruntime.errors import EXIT_OK
+from rlruntime.spec.base import MAX_INT
 
 if TYPE_CHECKING:
     from rlruntime.trainers.evaluation import EvaluationResult
@@ -114,15 +116,11 @@ def lines(document: dict[str, Any]) -> list[str]:
     return [*text, *(f"  wrote {path}" for path in document["videos"])]
 
 
+@option_type("give a whole number of episodes, at least 1")
 def _count(text: str) -> int:
-    return _at_least(text, 1, "give a whole number of episodes, at least 1")
+    return whole_number(text, 1)
 
 
+@option_type(f"give a whole number from 0 to {MAX_INT}")
 def _seed(text: str) -> int:
-    return _at_least(text, 0, "give a whole number, at least 0")
-
-
-def _at_least(text: str, least: int, words: str) -> int:
-    if not text.isdecimal() or int(text) < least:
-        raise argparse.ArgumentTypeError(words)
-    return int(text)
+    return whole_number(text, 0, MAX_INT)

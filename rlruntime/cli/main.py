@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
-import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rlruntime.cli.output import print_error
-from rlruntime.errors import EXIT_FAULT, EXIT_SIGINT, EnvironmentFault, MissingExtraError, RLJobError
-from rlruntime.spec.problems import ManifestError
+from rlruntime.command_line import EXIT_USAGE, Parser, run_quietly
+from rlruntime.errors import EnvironmentFault, MissingExtraError, RLJobError
 
 CLUSTER_COMMANDS: tuple[str, ...] = ("cluster.top", "cluster.logs", "cluster.suspension")
 """Those of `COMMANDS` that are `kubectl rlj` as well."""
@@ -23,7 +23,6 @@ COMMANDS: tuple[str, ...] = (
 It adds a parser and sets its default ``handler``: a function from the parsed arguments to the exit code.
 """
 
-_EXIT_USAGE = 2  # argparse's own
 _EXTRA_OF_PACKAGE = {
     **dict.fromkeys(
         ("torch", "tensordict", "gymnasium", "numpy", "safetensors", "prometheus_client", "rich", "matplotlib"),
@@ -41,20 +40,22 @@ _EXTRA_OF_PACKAGE = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``rljob`` with ``argv`` (default: the process's arguments) and return its exit code."""
-    return _run(parser(), argv)
+    return run_quietly("rljob", lambda: _run(parser, argv))
 
 
 def kubectl_main(argv: Sequence[str] | None = None) -> int:
     """Run ``kubectl rlj``, the commands about a cluster alone; as `main` otherwise."""
     words = "Jobs of reinforcement learning on this cluster. The same commands are `rljob top` and so on."
-    return _run(parser(CLUSTER_COMMANDS, program="kubectl rlj", description=words), argv)
+    about_clusters = functools.partial(parser, CLUSTER_COMMANDS, program="kubectl rlj", description=words)
+    return run_quietly("kubectl rlj", lambda: _run(about_clusters, argv))
 
 
-def _run(root: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
+def _run(make_parser: Callable[[], argparse.ArgumentParser], argv: Sequence[str] | None) -> int:
+    root = make_parser()
     arguments = root.parse_args(argv)
     if arguments.command is None:
         root.print_help(sys.stderr)
-        return _EXIT_USAGE
+        return EXIT_USAGE
     try:
         return int(arguments.handler(arguments))
     except RLJobError as error:
@@ -64,11 +65,6 @@ def _run(root: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
         if missing is None:
             raise
         return _report(missing, debug=arguments.debug)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_FAULT
-    except KeyboardInterrupt:
-        return EXIT_SIGINT
 
 
 def parser(
@@ -78,7 +74,7 @@ def parser(
     description: str = "Reinforcement-learning jobs: one manifest, on a laptop and on Kubernetes.",
 ) -> argparse.ArgumentParser:
     """Return the parser of ``commands``."""
-    root = argparse.ArgumentParser(prog=program, description=description)
+    root = Parser(prog=program, description=description)
     debug = "show the traceback of an error"
     root.add_argument("--debug", action="store_true", help=debug)
     subparsers = root.add_subparsers(dest="command", metavar="COMMAND")
@@ -102,7 +98,7 @@ def _report(error: RLJobError, *, debug: bool) -> int:
         traceback.print_exc()
         if isinstance(error, EnvironmentFault) and error.worker_traceback:
             print(f"\nWhere the environment raised:\n{error.worker_traceback}", file=sys.stderr)
-    for problem in error.problems if isinstance(error, ManifestError) else (error,):
+    for problem in getattr(error, "problems", (error,)):  # those of a ManifestError
         print_error(problem)
     return error.exit_code
 

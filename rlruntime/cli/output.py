@@ -36,7 +36,7 @@ def emit(text: str, arguments: argparse.Namespace) -> int:
     try:
         arguments.output.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise StorageError(f"{arguments.output}: can't be written: {error.strerror}") from None
+        raise StorageError(f"{arguments.output}: can't be written: {error.strerror}; choose another file") from None
     return EXIT_OK
 
 
@@ -44,7 +44,7 @@ def _check(text: str, path: Path) -> int:
     try:
         found = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise StorageError(f"{path}: can't be read: {error.strerror}") from None
+        raise StorageError(f"{path}: can't be read: {error.strerror}; give the file that was generated") from None
     if found == text:
         return EXIT_OK
     difference = difflib.unified_diff(found.splitlines(), text.splitlines(), str(path), "generated", lineterm="", n=1)

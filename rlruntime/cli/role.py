@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 from pathlib import Path
 from typing import Any
 
 from rlruntime.cli.role_ending import run_to_its_end
+from rlruntime.command_line import option_type, seconds_of
 from rlruntime.errors import ConfigError
 from rlruntime.spec.contract import CONFIG_DIR, STORAGE_DIR, TERMINATION_FILE, PodIdentity
 
@@ -79,8 +79,6 @@ def _work(arguments: argparse.Namespace, ending: Any) -> int:
     return train(identity, arguments, ending)
 
 
+@option_type("give a number of seconds, at least 0")
 def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not (math.isfinite(seconds) and seconds >= 0):
-        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
-    return seconds
+    return seconds_of(text, zero=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 import sys
 from pathlib import Path
 from typing import Any
 
+from rlruntime.command_line import option_type, seconds_of
 from rlruntime.errors import EXIT_OK, ConfigError, RLJobError
 from rlruntime.user_code import code_folder, make_importable, remember_code
 
@@ -20,8 +20,8 @@ def add_parser(subparsers: Any) -> None:
         help="train on this machine",
         description="Train what a manifest says on this machine, into a run folder with metrics, checkpoints"
         " and the policy."
-        " Exit codes: 0 done, 78 bad configuration, 74 a file can't be written, 130 and 143 stopped by a signal"
-        " (continue with --resume), 1 anything else.",
+        " Exit codes: 0 done, 2 bad command line, 78 bad configuration, 74 a file can't be written, 130 and 143 stopped"
+        " by a signal (continue with --resume), 1 anything else.",
     )
     parser.add_argument("file", metavar="FILE", help="a manifest, or - for standard input")
     parser.add_argument(
@@ -30,7 +30,8 @@ def add_parser(subparsers: Any) -> None:
         action="append",
         default=[],
         metavar="PATH=VALUE",
-        help="set a field, such as training.ppo.learningRate=1e-3; may be given several times",
+        help="set a field, such as training.ppo.learningRate=1e-3, or, in a list,"
+        " training.network.config.hiddenSizes[0]=128; may be given several times",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="run folder (default: runs/NAME-N)")
     parser.add_argument("--resume", action="store_true", help="continue the run in --out, or the newest of this name")
@@ -113,8 +114,6 @@ def load_job(file: str, overrides: list[str]) -> Any:
     return job
 
 
+@option_type("give a number of seconds, at least 0")
 def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not (math.isfinite(seconds) and seconds >= 0):
-        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
-    return seconds
+    return seconds_of(text, zero=True)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlruntime.command_line import option_type, seconds_of
 from rlruntime.errors import EXIT_OK
 from rlruntime.spec.loader import load_manifests
 
@@ -55,8 +56,6 @@ def table(measurements: list[BackendMeasurement]) -> list[str]:
     return lines
 
 
+@option_type("give a positive number of seconds")
 def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError("give a positive number of seconds")
-    return value
+    return seconds_of(text, zero=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from rlruntime.errors import ConfigError
 from rlruntime.user_code import make_importable, remembered_code
 
 
@@ -20,5 +21,13 @@ def add_code_option(parser: argparse.ArgumentParser) -> None:
 
 
 def use_code(run: Path, folder: Path | None) -> None:
-    """Make modules importable: those in ``folder``, else those that ``run`` remembers, else the current folder's."""
+    """Make modules importable: those in ``folder``, else those that ``run`` remembers, else the current folder's.
+
+    Raises:
+        ConfigError: ``folder`` is none.
+    """
+    if folder is not None and not folder.is_dir():
+        raise ConfigError(
+            "there is no such folder", field="--code", value=str(folder), remedy="give that of your modules"
+        )
     make_importable(folder or remembered_code(run) or Path())

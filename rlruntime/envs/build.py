@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
+from rlruntime.envs.mujoco_warnings import hear_mujoco
 from rlruntime.envs.spaces import ID_FIELD
 from rlruntime.errors import ConfigError, MissingExtraError, RLJobError
 
@@ -175,6 +176,7 @@ def missing_module(error: ModuleNotFoundError, field: str = ID_FIELD) -> ConfigE
 
 def _from_id(config: EnvConfig, render_mode: str | None) -> gym.Env[Any, Any]:
     spec = find_spec(config)
+    hear_mujoco(spec.entry_point)
     kwargs: dict[str, Any] = dict(config.kwargs)
     if render_mode is not None:
         kwargs["render_mode"] = render_mode
@@ -202,6 +204,7 @@ def _from_id(config: EnvConfig, render_mode: str | None) -> gym.Env[Any, Any]:
 def _from_factory(config: EnvConfig, render_mode: str | None) -> gym.Env[Any, Any]:
     assert config.factory is not None
     factory = load_object(config.factory, FACTORY_FIELD)
+    hear_mujoco()
     kwargs = dict(config.kwargs)
     if render_mode is not None and "render_mode" in parameters(factory):
         kwargs["render_mode"] = render_mode

@@ -141,7 +141,9 @@ def export_policy(run: str | os.PathLike[str], folder: Path, formats: Sequence[s
         text = json.dumps(describe(policy, formats), indent=2) + "\n"
         written["json"] = _write(folder / DESCRIPTION_FILE, lambda path: path.write_text(text, encoding="utf-8"))
     except OSError as error:
-        raise StorageError(f"can't write the exported policy to {folder}: {error.strerror or error}") from None
+        raise StorageError(
+            f"can't write the exported policy to {folder}: {error.strerror or error}; choose another folder"
+        ) from None
     return written
 
 

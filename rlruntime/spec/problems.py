@@ -116,6 +116,8 @@ def _problem(detail: ErrorDetails, model: type[BaseModel], path: Path, shown: st
         remedy = nearest_remedy(str(value), choices)
     else:
         problem = _WORDS.get(kind, _plain_words(str(detail["msg"]))).format(**_plurals(context))
+        if value is None:
+            remedy = "leave it out where the default will do"
     if isinstance(value, Mapping | list | tuple) and kind in ("too_long", "too_short", "refused"):
         value = None
     if value is None and kind in ("refused", "too_long", "too_short"):

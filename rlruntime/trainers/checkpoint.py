@@ -401,9 +401,9 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     try:
         manifest = json.loads((path / MANIFEST_FILE).read_bytes())
     except FileNotFoundError:
-        raise CheckpointError(f"{path} is no checkpoint: it has no {MANIFEST_FILE}", remedy=_OTHER) from None
+        raise CheckpointError(f"{path} is no checkpoint: it has no {MANIFEST_FILE}", remedy=_other(path)) from None
     except OSError as error:
-        raise CheckpointError(f"{path / MANIFEST_FILE} can't be read: {error.strerror}", remedy=_OTHER) from None
+        raise CheckpointError(f"{path / MANIFEST_FILE} can't be read: {error.strerror}", remedy=_other(path)) from None
     except ValueError as error:
         raise _damaged(path, f"{MANIFEST_FILE} is not JSON ({error})") from None
     version = manifest.get("formatVersion") if isinstance(manifest, dict) else None
@@ -477,8 +477,13 @@ def _verify(path: Path, name: str, entry: Any) -> None:
         raise _damaged(path, f"{name} does not have the SHA-256 that {MANIFEST_FILE} says")
 
 
-_OTHER = "use another checkpoint, such as an older step-N beside it"
+def _other(path: Path) -> str:
+    """Return what to do where the checkpoint at ``path`` can't be used."""
+    others = [other for other in list_checkpoints(path.parent) if other.name != path.name]
+    if not others:
+        return "use another checkpoint, or train anew in another folder"
+    return f"go on from another one in a new folder: --out NEW -o training.checkpoint.resumeFrom={others[-1]}"
 
 
 def _damaged(path: Path, what: str) -> CheckpointError:
-    return CheckpointError(f"the checkpoint {path} is damaged: {what}", remedy=_OTHER)
+    return CheckpointError(f"the checkpoint {path} is damaged: {what}", remedy=_other(path))

@@ -468,8 +468,8 @@ class Trainer:
         if resume:
             path = self._require_store().latest()
             if path is None:
+                folder.start_anew()
                 self.observer.on_message(f"{folder.path} holds no checkpoint yet; starting anew")
-                folder.truncate_metrics(0)
             else:
                 return self._restore_from(path, folder, own_run=True)
         if settings.resume_from is not None:

@@ -131,7 +131,10 @@ class RunFolder:
         """
         path = find_run(path)
         if not (path / MANIFEST_FILE).is_file():
-            problem = "is not a run folder: it has no manifest.yaml" if path.is_dir() else "does not exist"
+            if path.is_dir():
+                problem = "is not a run folder: it has no manifest.yaml"
+            else:
+                problem = "is a file, not a run folder" if path.exists() else "does not exist"
             raise ConfigError(f"{path} {problem}", remedy="give the folder that rljob run wrote")
         return cls(path, None)
 
@@ -203,6 +206,20 @@ class RunFolder:
                 remedy="remove the file to resume without its history",
             )
         write_atomically(self.metrics, b"".join(kept))
+
+    def start_anew(self) -> None:
+        """Drop the records of a run that ended before its first checkpoint.
+
+        Raises:
+            ConfigError: it holds a policy, which is saved after a checkpoint: it isn't such a run.
+        """
+        if self.policy.exists():
+            raise ConfigError(
+                f"{self.path} holds a run whose checkpoints are gone: there is nothing to go on from, and a new start"
+                " would write over it",
+                remedy="choose another folder with --out",
+            )
+        self.truncate_metrics(0)
 
     def discard(self) -> None:
         """Remove what a run that never began has left, so that the folder can be used again; other files stay."""

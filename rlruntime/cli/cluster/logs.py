@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from rlruntime.cli.cluster.options import add_cluster_options, run_on_cluster
+from rlruntime.command_line import option_type, whole_number
 from rlruntime.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -61,14 +62,14 @@ def run(arguments: argparse.Namespace) -> int:
     return run_on_cluster(arguments, work)
 
 
+@option_type("give a whole number, at least 0")
 def _count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError("give a whole number, at least 0")
-    return int(text)
+    return whole_number(text, 0)
 
 
+@option_type("give a time such as 30s, 10m, 2h or 1d")
 def _seconds(text: str) -> int:
     found = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
     if found is None or int(found[1]) < 1:
-        raise argparse.ArgumentTypeError("give a time such as 30s, 10m, 2h or 1d")
+        raise ValueError(text)
     return int(found[1]) * _UNITS_S[found[2]]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rlruntime.cli.cluster.jobs import JobView
 from rlruntime.cli.cluster.options import add_cluster_options, run_on_cluster
 from rlruntime.cli.output import print_error
+from rlruntime.command_line import option_type, seconds_of
 from rlruntime.errors import EXIT_FAULT, EXIT_OK, EXIT_TRY_AGAIN, RLJobError
 
 if TYPE_CHECKING:
@@ -182,11 +183,6 @@ def _items(event: Any) -> list[dict[str, Any]]:
     return event.items if isinstance(event, Snapshot) else [event.item]
 
 
+@option_type("give a positive number of seconds")
 def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError("give a positive number of seconds")
-    return seconds
+    return seconds_of(text, zero=False)

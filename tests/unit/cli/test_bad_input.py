@@ -188,6 +188,30 @@ def test_a_run_to_resume_that_is_not_there_is_one_line(capsys: pytest.CaptureFix
     assert "holds no run to resume" in refused(capsys, "run", write(), "--resume", "--out", "nowhere")
 
 
+@pytest.mark.parametrize("command", ["evaluate", "export"])
+def test_a_file_or_a_folder_of_modules_that_is_none_is_one_line(
+    command: str, finished_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert refused(capsys, command, str(finished_run), "--code", "nofolder") == (
+        "--code: there is no such folder (got 'nofolder'); give that of your modules"
+    )
+
+
+def test_a_manifest_in_place_of_a_run_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused(capsys, "evaluate", write()) == (
+        "job.yaml is a file, not a run folder; give the folder that rljob run wrote"
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [("env", "must be a mapping"), ("evaluation", "must be a mapping"), ("seed", "must be a whole number")],
+)
+def test_null_where_something_must_be_is_one_line(field: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    line = refused(capsys, "run", write(), "-o", f"training.{field}=null")
+    assert line.endswith(f"spec.training.{field}: {words} (got null); leave it out where the default will do")
+
+
 def test_a_policy_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("evaluate", "export"):
         assert "does not exist" in refused(capsys, command, "nowhere")

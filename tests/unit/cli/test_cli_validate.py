@@ -61,7 +61,8 @@ def test_the_config_of_a_built_in_part_is_checked_with_its_line(tmp_path: Path) 
 def test_an_unreadable_file_ends_with_74(tmp_path: Path) -> None:
     done = _rljob("crd", "--output", tmp_path / "no" / "crd.yaml")
     assert (done.returncode, done.stdout) == (74, "")
-    assert done.stderr == f"rljob: error: {tmp_path}/no/crd.yaml: can't be written: No such file or directory\n"
+    problem = f"{tmp_path}/no/crd.yaml: can't be written: No such file or directory"
+    assert done.stderr == f"rljob: error: {problem}; choose another file\n"
 
 
 def test_an_error_has_a_traceback_only_with_debug(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -213,7 +213,9 @@ def test_export_into_something_that_is_no_folder_is_one_line(cartpole: Path, tmp
     occupied.touch()
     done = rljob("export", cartpole, "--format", "safetensors", "--output", occupied)
     assert done.code == 74
-    assert done.err == f"rljob: error: can't write the exported policy to {occupied}: File exists\n"
+    assert (
+        done.err == f"rljob: error: can't write the exported policy to {occupied}: File exists; choose another folder\n"
+    )
 
 
 def frames(path: Path) -> int:

@@ -258,9 +258,9 @@ def test_template_merges(template: dict[str, Any], expected: KubeObject) -> None
             "$setElementOrder/containers: directives of a strategic merge are not supported; name the fields that"
             " should differ",
         ),
-        ({"containers": None}, "containers: must be a list (got None)"),
+        ({"containers": None}, "containers: must be a list (got null)"),
         ({"volumes": {"name": "x"}}, "volumes: must be a list (got {'name': 'x'})"),
-        ({"tolerations": None}, "tolerations: must be a list (got None)"),
+        ({"tolerations": None}, "tolerations: must be a list (got null)"),
         ({"containers": ["rljob"]}, "containers[0]: must be a mapping (got 'rljob')"),
         ({"containers": [{"image": "x"}]}, "containers[0].name: this field is missing; add it"),
         (_main(env=[{"value": "x"}]), "containers[0].env[0].name: this field is missing; add it"),

@@ -238,7 +238,17 @@ def test_changed_byte_is_named_with_its_file_and_a_remedy(written: Path, name: s
     (written / name).write_bytes(content)
     assert message_of(CheckpointError, lambda: read_checkpoint(written)) == (
         f"the checkpoint {written} is damaged: {name} does not have the SHA-256 that manifest.json says; "
-        "use another checkpoint, such as an older step-N beside it"
+        "use another checkpoint, or train anew in another folder"
+    )
+
+
+def test_where_a_damaged_checkpoint_has_another_beside_it_the_remedy_is_how_to_go_on_from_that(written: Path) -> None:
+    for name in ("step-90", "step-95"):
+        shutil.copytree(written, written.parent / name)
+    (written / "tensors.safetensors").unlink()
+    assert message_of(CheckpointError, lambda: read_checkpoint(written)) == (
+        f"the checkpoint {written} is damaged: tensors.safetensors is missing; go on from another one in a new folder: "
+        f"--out NEW -o training.checkpoint.resumeFrom={written.parent}/step-95"
     )
 
 

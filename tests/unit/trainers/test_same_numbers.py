@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_jobs import built_trainer, policy_bytes, records, run_job, small_job, timeless
+from small_jobs import built_trainer, off_policy_job, policy_bytes, records, run_job, small_job, timeless
 
 from rlruntime.errors import CheckpointError, ConfigError
 from rlruntime.spec.manifest import RLJob
@@ -154,6 +154,22 @@ def test_a_finished_run_can_be_resumed_and_only_evaluates_again(tmp_path: Path) 
     assert timeless(tmp_path / "a") == before
 
 
+@pytest.mark.parametrize("other", [small_job(), off_policy_job("SAC")], ids=["the same job", "another job"])
+def test_a_finished_run_whose_checkpoints_are_gone_is_not_written_over(other: RLJob, tmp_path: Path) -> None:
+    run_job(small_job(), tmp_path / "a")
+    shutil.rmtree(tmp_path / "a" / "checkpoints")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "a").glob("**/*") if path.is_file()}
+    with pytest.raises(ConfigError) as refused:
+        run_job(other, tmp_path / "a", resume=True)
+    assert str(refused.value) == (
+        f"{tmp_path / 'a'} holds a run whose checkpoints are gone: there is nothing to go on from, and a new start "
+        "would write over it; choose another folder with --out"
+    )
+    after = {path.name: path.read_bytes() for path in (tmp_path / "a").glob("**/*") if path.is_file()}
+    assert after == before
+    assert set(before) >= {"manifest.yaml", "metrics.jsonl", "policy.safetensors", "result.json"}
+
+
 def test_another_network_is_refused_at_resume_and_leaves_the_run_as_it_was(tmp_path: Path) -> None:
     run_job(small_job(), tmp_path / "a")
     result = (tmp_path / "a" / "result.json").read_bytes()
@@ -252,7 +268,8 @@ def test_a_run_killed_before_its_first_checkpoint_still_starts_with_the_policy_o
     job = small_job(checkpoint={"initFrom": str(tmp_path / "other")})
     run_job(job, tmp_path / "whole")
     run_job(job, tmp_path / "cut", stop_after=2)
-    shutil.rmtree(tmp_path / "cut" / "checkpoints")  # as if it had been killed
+    for name in ("checkpoints", "policy"):  # as if it had been killed
+        shutil.rmtree(tmp_path / "cut" / name)
     resumed = run_job(job, tmp_path / "cut", resume=True)
     assert (resumed["status"], resumed["resumed"]) == ("Succeeded", None)
     assert timeless(tmp_path / "cut") == timeless(tmp_path / "whole")

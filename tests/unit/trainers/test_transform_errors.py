@@ -49,7 +49,7 @@ def test_a_transform_without_settings_works_or_names_its_place(name: str) -> Non
         ("Permute", {"dims": [0, 0]}, "dims must list each dimension once (got [0, 0]); correct dims"),
         ("Squeeze", {"dim": 3}, f"Squeeze needs a Box with a dimension of size 1 where dim points, {NO_LEAF}"),
         ("Unary", {"function": "math:nope"}, "the module 'math' has no 'nope' (got 'math:nope')"),
-        ("ModuleTransform", {}, "ModuleTransform has no module (got None); give factory: package.module:callable"),
+        ("ModuleTransform", {}, "ModuleTransform has no module (got null); give factory: package.module:callable"),
     ],
 )
 def test_what_the_spaces_do_not_allow_is_one_line_with_the_place(name: str, config: dict[str, Any], words: str) -> None:
