@@ -35,11 +35,11 @@ class Helm:
         given = {name: value for name, value in os.environ.items() if not name.startswith(("HELM_", "KUBE"))}
         self._environment = {**given, **folders, "KUBECONFIG": str(kubeconfig or home / "none")}
 
-    def run(self, *arguments: str | Path, check: bool = True, timeout_s: float = 60.0) -> str:
+    def run(self, *arguments: str | Path, check: bool | None = True, timeout_s: float = 60.0) -> str:
         """Run it and return what it printed, errors included.
 
         Raises:
-            ClusterError: it failed, with its words; with ``check`` False only when it did not.
+            ClusterError: it failed, with its words; with ``check`` False only when it did not, with None never.
         """
         done = subprocess.run(
             [self._program, *map(str, arguments)],
@@ -50,7 +50,7 @@ class Helm:
             timeout=timeout_s,
         )
         printed = done.stdout + done.stderr
-        if bool(done.returncode) is check:
+        if check is not None and bool(done.returncode) is check:
             words = " ".join(str(argument) for argument in arguments)
             raise ClusterError(f"helm {words} ended with {done.returncode}: {printed.strip()}")
         return printed

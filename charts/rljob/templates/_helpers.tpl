@@ -21,7 +21,7 @@
 {{- end }}
 
 {{- define "rljob.account" -}}
-{{ .Values.serviceAccount.name | default (ternary (include "rljob.operator" .) "default" .Values.serviceAccount.create) }}
+{{ .Values.serviceAccount.name | default (include "rljob.operator" .) }}
 {{- end }}
 
 {{/* Labels that never change: those by which the Deployment knows its pods. */}}
@@ -33,6 +33,13 @@ app.kubernetes.io/component: operator
 
 {{/* Labels of every object. */}}
 {{- define "rljob.labels" -}}
+{{- include "rljob.componentLabels" (list . "") }}
+{{- end }}
+
+{{/* Labels of an object that is one component's. Arguments: the chart's root, the component. */}}
+{{- define "rljob.componentLabels" -}}
+{{- $component := index . 1 }}
+{{- with index . 0 }}
 {{- $own := dict
   "app.kubernetes.io/name" (include "rljob.name" .)
   "app.kubernetes.io/instance" .Release.Name
@@ -40,7 +47,11 @@ app.kubernetes.io/component: operator
   "app.kubernetes.io/managed-by" .Release.Service
   "app.kubernetes.io/part-of" "rljob"
   "helm.sh/chart" (printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") | trunc 63) }}
-{{- toYaml (merge $own .Values.commonLabels) }}
+{{- if $component }}
+{{- $own = set $own "app.kubernetes.io/component" $component }}
+{{- end }}
+{{- toYaml (merge $own (.Values.commonLabels | default dict)) }}
+{{- end }}
 {{- end }}
 
 {{/* Values. */}}
@@ -66,11 +77,18 @@ app.kubernetes.io/component: operator
 
 {{/* Where the job of `helm test` runs. */}}
 {{- define "rljob.smokeNamespace" -}}
-{{ .Values.smokeTest.namespace | default (first (append .Values.watch.namespaces .Release.Namespace)) }}
+{{ .Values.smokeTest.namespace | default (first (append (.Values.watch.namespaces | default list) .Release.Namespace)) }}
 {{- end }}
 
 {{/* What doesn't fit together. */}}
 {{- define "rljob.check" -}}
+{{- $fullname := include "rljob.fullname" . -}}
+{{- if not (regexMatch "^[a-z]" $fullname) -}}
+{{- fail (printf "names would begin with %s, and a Service's and an RLJob's begin with a letter: set fullnameOverride" $fullname) -}}
+{{- end -}}
+{{- if not (or .Values.serviceAccount.create .Values.serviceAccount.name) -}}
+{{- fail "serviceAccount.create is false and serviceAccount.name is empty: name the operator's account, since that of the namespace is every pod's there" -}}
+{{- end -}}
 {{- $scraper := .Values.networkPolicies.scraper -}}
 {{- if and $scraper.podSelector (not $scraper.namespaceSelector) -}}
 {{- fail "networkPolicies.scraper.podSelector needs networkPolicies.scraper.namespaceSelector: say in which namespace these pods are" -}}

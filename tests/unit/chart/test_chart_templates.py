@@ -103,7 +103,7 @@ def test_defaults_make_these_objects_and_no_others(rendered: list[KubeObject]) -
         ({"crds.install": False}, [], ["CustomResourceDefinition rljobs.rljob.io"]),
         ({"rbac.create": False}, [], ["ClusterRole rljob-operator", "ClusterRoleBinding rljob-operator"]),
         ({"rbac.userRoles.create": False}, [], ["ClusterRole rljob-editor", "ClusterRole rljob-viewer"]),
-        ({"serviceAccount.create": False}, [], ["ServiceAccount rljob-operator"]),
+        ({"serviceAccount": {"create": False, "name": "ours"}}, [], ["ServiceAccount rljob-operator"]),
         ({"metrics.service.enabled": False}, [], ["Service rljob-operator"]),
         (
             {"smokeTest.enabled": False},
@@ -254,7 +254,7 @@ def test_a_namespace_whose_name_looks_like_another_type_stays_a_name(helm: Helm)
 
 @pytest.mark.parametrize("values", VALUES, ids=lambda path: path.name)
 def test_names_that_look_like_another_type_stay_names(helm: Helm, values: Path) -> None:
-    named = {"nameOverride": "46", "fullnameOverride": "47", "serviceAccount.name": "48", "priorityClassName": "1e3"}
+    named = {"nameOverride": "46", "fullnameOverride": "on", "serviceAccount.name": "48", "priorityClassName": "1e3"}
     objects = helm.template(named, files=[values], release="49", namespace="50")
     rest = [item for item in objects if item["kind"] != "CustomResourceDefinition"]
     found = {f"{item['kind']} {path}": value for item in rest for path, value in named_values(item)}

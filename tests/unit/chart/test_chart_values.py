@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from cluster_harness import products
-from helm import CHART, ROOT, Helm, tool
+from helm import CHART, ROOT, Helm, one, options, read, tool
 
 TOOL = tool("chart_values")
 
@@ -72,12 +75,107 @@ def test_a_value_that_can_not_be_is_refused_with_its_place(
             {"smokeTest.namespace": "team-b", "watch.namespaces": ["team-a"]},
             "smokeTest.namespace team-b is none of watch.namespaces",
         ),
+        (
+            {"serviceAccount.create": False},
+            "serviceAccount.create is false and serviceAccount.name is empty: name the operator's account",
+        ),
+        (
+            {"serviceAccount.create": False, "rbac.create": False},
+            "serviceAccount.create is false and serviceAccount.name is empty: name the operator's account",
+        ),
     ],
 )
 def test_values_that_contradict_each_other_are_refused_with_a_way_out(
     helm: Helm, values: dict[str, Any], words: str
 ) -> None:
     assert words in helm.refusal(values)
+
+
+@pytest.mark.programs(*products.HELM)
+def test_names_that_no_service_and_no_job_can_have_are_refused_with_a_way_out(helm: Helm) -> None:
+    words = "names would begin with 9-rljob, and a Service's and an RLJob's begin with a letter: set fullnameOverride"
+    assert words in helm.run("template", "9", CHART, check=False)
+    assert "/fullnameOverride" in helm.refusal({"fullnameOverride": "9abc"})
+    named = helm.template({"fullnameOverride": "nine"}, release="9")
+    assert {item["metadata"]["name"] for item in named if item["kind"] == "Service"} == {"nine-operator"}
+
+
+def value_paths(values: dict[str, Any], path: str = "") -> Iterator[str]:
+    """Yield the dotted path of every value that the chart has."""
+    for key, value in values.items():
+        yield f"{path}{key}"
+        if isinstance(value, dict):
+            yield from value_paths(value, f"{path}{key}.")
+
+
+def nulls(node: Any) -> bool:
+    """Whether an object holds a null."""
+    if isinstance(node, dict):
+        return any(map(nulls, node.values()))
+    return any(map(nulls, node)) if isinstance(node, list) else node is None
+
+
+@pytest.mark.programs(*products.HELM)
+def test_null_leaves_a_value_out_or_is_refused_with_its_place(helm: Helm) -> None:
+    refused = []
+    for path in value_paths(yaml.safe_load((CHART / "values.yaml").read_text())):
+        printed = helm.run("template", "rljob", CHART, "--set", f"{path}=null", check=None)
+        if "missing property" in printed:
+            *parents, key = path.split(".")
+            assert f"- at '{''.join(f'/{part}' for part in parents)}': missing property '{key}'" in printed
+            refused.append(path)
+        else:
+            objects = [item for item in read(printed) if item["kind"] != "CustomResourceDefinition"]
+            assert len(objects) > 5, printed
+            assert not nulls(objects), path
+    assert {"image", "replicaCount", "metrics.port", "serviceAccount.create"} <= set(refused)
+    left_out = {
+        "resources",
+        "securityContext",
+        "podSecurityContext",
+        "probes.startup",
+        "commonLabels",
+        "smokeTest.spec",
+    }
+    assert not left_out & set(refused)
+
+
+@pytest.mark.programs(*products.HELM)
+def test_a_probe_or_a_context_that_is_null_is_gone_from_the_pod(helm: Helm) -> None:
+    names = {
+        "probes.startup": "startupProbe",
+        "probes.liveness": "livenessProbe",
+        "probes.readiness": "readinessProbe",
+        "securityContext": "securityContext",
+        "resources": "resources",
+    }
+    for path, name in names.items():
+        pod = one(helm.template({path: None}), "Deployment")["spec"]["template"]["spec"]
+        assert {*names.values()} - pod["containers"][0].keys() == {name}
+
+
+class _NoRepetition(yaml.SafeLoader):
+    """Refuses a key that stands twice in one mapping, as YAML does."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        assert len(set(keys)) == len(keys), f"twice: {sorted(keys)}"
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
+
+
+@pytest.mark.programs(*products.HELM)
+@pytest.mark.parametrize("values", [None, *sorted((CHART / "ci").glob("*-values.yaml"))], ids=str)
+def test_no_label_of_a_user_stands_beside_the_charts_own(helm: Helm, values: Path | None) -> None:
+    own = ("name", "instance", "version", "managed-by", "part-of", "component")
+    labels = {**{f"app.kubernetes.io/{name}": "theirs" for name in own}, "helm.sh/chart": "theirs", "team": "theirs"}
+    given = options({"commonLabels": labels, "podLabels": labels}, [] if values is None else [values])
+    text = helm.run("template", "rljob", CHART, *given)
+    for item in yaml.load_all(text, _NoRepetition):
+        if item is not None and item["kind"] in ("Deployment", "Service"):
+            found = item["metadata"]["labels"]
+            assert (found["app.kubernetes.io/component"], found["app.kubernetes.io/name"]) == ("operator", "rljob")
+            assert found["team"] == "theirs"
 
 
 @pytest.mark.programs(*products.HELM)
