@@ -89,7 +89,8 @@ def build_policy(
         with naming(placed.field):
             part = build("transform", placed.component, space, field=placed.field)
             space = part.observation_space(space)
-        part.field = placed.field
+        if isinstance(part, Transform):
+            part.manifest_field = placed.field
         parts.append(part)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(seed, NETWORK))

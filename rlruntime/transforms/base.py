@@ -92,7 +92,7 @@ class Transform(nn.Module):
         needs_wrapper: whether it works in an environment only with a wrapper of each copy, as `make_transformed_env`
             builds it.
         reads_reward: whether it needs rewards as the environment gives them.
-        field: its path in the manifest, for errors; that of all transforms where it isn't known.
+        manifest_field: its path in the manifest, for errors; that of all transforms where it isn't known.
         resizable_buffers: names of buffers whose shape follows the number of environment copies; a saved policy may
             bring them in another shape, which ``_load_from_state_dict`` must take over.
     """
@@ -101,7 +101,7 @@ class Transform(nn.Module):
     training_only: bool = False
     needs_wrapper: bool = False
     reads_reward: bool = False
-    field: str = FIELD
+    manifest_field: str = FIELD
     resizable_buffers: frozenset[str] = frozenset()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -268,7 +268,7 @@ def require_seat(transform: Any, seat: Seat) -> None:
     """Raise a ConfigError where a transform can't take a seat. Objects that are no `Transform` may sit anywhere."""
     seats = getattr(transform, "seats", frozenset(SEATS))
     if seat not in seats:
-        raise wrong_seat(type(transform).__name__, seat, seats, getattr(transform, "field", FIELD))
+        raise wrong_seat(type(transform).__name__, seat, seats, getattr(transform, "manifest_field", FIELD))
 
 
 def wrong_seat(name: str, seat: Seat, seats: frozenset[Seat], field: str = FIELD) -> ConfigError:
@@ -280,7 +280,9 @@ def wrong_seat(name: str, seat: Seat, seats: frozenset[Seat], field: str = FIELD
 def no_inverse(transform: Transform) -> ConfigError:
     """Return the error for a transform that can't be undone."""
     name = type(transform).__name__
-    return ConfigError(f"{name} has no inverse", field=transform.field, value=name, remedy="leave it out on this side")
+    return ConfigError(
+        f"{name} has no inverse", field=transform.manifest_field, value=name, remedy="leave it out on this side"
+    )
 
 
 def space_leaves(space: gym.Space[Any]) -> dict[str, gym.Space[Any]]:

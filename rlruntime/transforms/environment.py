@@ -84,7 +84,7 @@ class TransformedEnv:
             require_seat(transform, "environment")
             if transform.needs_wrapper and not wrapped:
                 raise _needs_wrapper(transform)
-            with naming(getattr(transform, "field", FIELD)):
+            with naming(getattr(transform, "manifest_field", FIELD)):
                 before, spaces = spaces, transform.bind(spaces, copies)
             stage = _Stage(transform, before, spaces, env.num_envs) if transform.rewrites else None
             if stage is not None:

@@ -191,7 +191,7 @@ def build_transform(component: Component, spaces: EnvSpaces, *, field: str) -> T
         else:
             built = part.kind(part.config, space)
     if isinstance(built, Transform):
-        built.field = field
+        built.manifest_field = field
     return built
 
 

@@ -66,14 +66,14 @@ def check_rewards(transforms: Iterable[nn.Module], *, sums_steps: bool) -> None:
         if kind.reward is not Transform.reward and kind.map_reward is Transform.map_reward:
             raise ConfigError(
                 "its rewards are of whole rollouts, and a replay buffer gives single rows",
-                field=transform.field,
+                field=transform.manifest_field,
                 value=name,
                 remedy="leave it out, or use algorithm: PPO",
             )
         if sums_steps and not transform.scales_rewards:
             raise ConfigError(
                 "it would map the sum of nStep's rewards in place of each",
-                field=transform.field,
+                field=transform.manifest_field,
                 value=name,
                 remedy="put it into spec.training.replay.transforms.write",
             )

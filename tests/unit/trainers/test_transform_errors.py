@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium as gym
 import pytest
 from small_jobs import built_trainer, small_job
 
 from rlruntime.errors import ConfigError
 from rlruntime.registry import names_of
+from rlruntime.transforms.base import Transform
 
 PLACE = "spec.training.env.transforms[1]"
 KEY = "finds no such key in the observation (got 'nope'); the keys are observation, step_count"
@@ -59,3 +61,22 @@ def test_what_the_spaces_do_not_allow_is_one_line_with_the_place(name: str, conf
 def test_a_setting_that_can_not_be_imported_keeps_its_own_path() -> None:
     error = refusal("ModuleTransform", {"factory": "math:nope"})
     assert str(error).startswith(f"{PLACE}.config.factory: the module 'math' has no 'nope'")
+
+
+class Fielded(Transform):
+    """One of a user's own, with a property that the project might have a name for too."""
+
+    def __init__(self, space: gym.Space[Any]) -> None:
+        super().__init__()
+
+    @property
+    def field(self) -> float:
+        """Of magnets."""
+        return 1.5
+
+
+def test_a_users_own_transform_may_have_attributes_of_any_name() -> None:
+    parts = [{"type": f"{Fielded.__module__}:Fielded"}]
+    trainer = built_trainer(small_job(env={"id": "CartPole-v1", "transforms": parts}))
+    assert isinstance(trainer.policy.transforms[0], Fielded)
+    trainer.close()
