@@ -7,11 +7,11 @@
 {{- define "rljob.fullname" -}}
 {{- $name := .Values.nameOverride | default .Chart.Name -}}
 {{- if .Values.fullnameOverride -}}
-{{ .Values.fullnameOverride | trunc 46 | trimSuffix "-" }}
+{{ .Values.fullnameOverride | trunc 46 | trimAll "-" }}
 {{- else if contains $name .Release.Name -}}
-{{ .Release.Name | trunc 46 | trimSuffix "-" }}
+{{ .Release.Name | trunc 46 | trimAll "-" }}
 {{- else -}}
-{{ printf "%s-%s" .Release.Name $name | trunc 46 | trimSuffix "-" }}
+{{ printf "%s-%s" .Release.Name $name | trunc 46 | trimAll "-" }}
 {{- end -}}
 {{- end }}
 
@@ -31,30 +31,49 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: operator
 {{- end }}
 
-{{/* Labels of every object. */}}
-{{- define "rljob.labels" -}}
-{{- include "rljob.componentLabels" (list . "") }}
-{{- end }}
-
-{{/* Labels of an object that is one component's. Arguments: the chart's root, the component. */}}
-{{- define "rljob.componentLabels" -}}
-{{- $component := index . 1 }}
-{{- with index . 0 }}
-{{- $own := dict
+{{/* Labels that the chart sets itself, whatever values say. */}}
+{{- define "rljob.ownLabels" -}}
+{{- toYaml (dict
   "app.kubernetes.io/name" (include "rljob.name" .)
   "app.kubernetes.io/instance" .Release.Name
   "app.kubernetes.io/version" .Chart.AppVersion
   "app.kubernetes.io/managed-by" .Release.Service
   "app.kubernetes.io/part-of" "rljob"
-  "helm.sh/chart" (printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") | trunc 63) }}
-{{- if $component }}
-{{- $own = set $own "app.kubernetes.io/component" $component }}
+  "helm.sh/chart" (printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") | trunc 63)) }}
 {{- end }}
-{{- toYaml (merge $own (.Values.commonLabels | default dict)) }}
+
+{{/* Labels of every object. */}}
+{{- define "rljob.labels" -}}
+{{- include "rljob.labelsWith" (list . dict) }}
+{{- end }}
+
+{{/* Labels of an object that has some of its own, which go before those of every object. Arguments: the chart's root, its own. */}}
+{{- define "rljob.labelsWith" -}}
+{{- $more := index . 1 | default dict }}
+{{- with index . 0 }}
+{{- include "rljob.yaml" (merge (include "rljob.ownLabels" . | fromYaml) $more (.Values.commonLabels | default dict)) }}
 {{- end }}
 {{- end }}
 
 {{/* Values. */}}
+
+{{/* A mapping or a list as YAML, without the keys that are null: so a key of the defaults or of an earlier file is dropped. */}}
+{{- define "rljob.yaml" -}}
+{{- $value := deepCopy . }}
+{{- $_ := include "rljob.dropNulls" $value }}
+{{- toYaml $value }}
+{{- end }}
+
+{{/* Takes the keys that are null out of a mapping, and of all that it or a list holds. */}}
+{{- define "rljob.dropNulls" -}}
+{{- range $key, $value := . }}
+{{- if or (kindIs "map" $value) (kindIs "slice" $value) }}
+{{- $_ := include "rljob.dropNulls" $value }}
+{{- else if and (kindIs "invalid" $value) (kindIs "map" $) }}
+{{- $_ := unset $ $key }}
+{{- end }}
+{{- end }}
+{{- end }}
 
 {{/* An image as one word. Arguments: the image's values, the chart's root. */}}
 {{- define "rljob.image" -}}
@@ -64,6 +83,11 @@ app.kubernetes.io/component: operator
 {{- else -}}
 {{ $image.repository }}:{{ $image.tag | default (index . 1).Chart.AppVersion }}
 {{- end -}}
+{{- end }}
+
+{{/* A probe. Arguments: its path, its times. */}}
+{{- define "rljob.probe" -}}
+{{- include "rljob.yaml" (merge (dict "httpGet" (dict "path" (index . 0) "port" "metrics")) (index . 1)) }}
 {{- end }}
 
 {{/* Labels as KEY=VALUE,KEY=VALUE in the order of their keys. */}}
@@ -86,6 +110,9 @@ app.kubernetes.io/component: operator
 {{- if not (regexMatch "^[a-z]" $fullname) -}}
 {{- fail (printf "names would begin with %s, and a Service's and an RLJob's begin with a letter: set fullnameOverride" $fullname) -}}
 {{- end -}}
+{{- if contains "." $fullname -}}
+{{- fail (printf "names would begin with %s, and a Service's and an RLJob's hold no dot: set fullnameOverride" $fullname) -}}
+{{- end -}}
 {{- if not (or .Values.serviceAccount.create .Values.serviceAccount.name) -}}
 {{- fail "serviceAccount.create is false and serviceAccount.name is empty: name the operator's account, since that of the namespace is every pod's there" -}}
 {{- end -}}
@@ -101,6 +128,9 @@ app.kubernetes.io/component: operator
 {{- end -}}
 {{- if and .Values.metrics.serviceMonitor.enabled (not .Values.metrics.service.enabled) -}}
 {{- fail "metrics.serviceMonitor.enabled needs metrics.service.enabled: it scrapes the pods behind that Service" -}}
+{{- end -}}
+{{- if and .Values.dashboards.enabled (hasKey (include "rljob.ownLabels" . | fromYaml) .Values.dashboards.label) -}}
+{{- fail (printf "dashboards.label %s is a label that the chart sets itself: give the key that Grafana's sidecar looks for, such as grafana_dashboard" .Values.dashboards.label) -}}
 {{- end -}}
 {{- if and .Values.smokeTest.namespace .Values.watch.namespaces (not (has .Values.smokeTest.namespace .Values.watch.namespaces)) -}}
 {{- fail (printf "smokeTest.namespace %s is none of watch.namespaces: the operator would not act there" .Values.smokeTest.namespace) -}}

@@ -401,6 +401,31 @@ def test_names_come_from_the_release(helm: Helm, release: str, values: dict[str,
     assert all(len(item["metadata"]["name"]) <= 63 for item in objects)
 
 
+def test_two_releases_of_one_name_share_the_roles_for_people_and_the_definition_alone(helm: Helm) -> None:
+    def made(namespace: str, values: dict[str, Any]) -> set[str]:
+        given = {
+            "watch.namespaces": [f"{namespace}-jobs"],
+            "replicaCount": 2,
+            "networkPolicies.operator.enabled": True,
+            "networkPolicies.scraper.namespaceSelector": {"matchLabels": {"a": "b"}},
+            "metrics.serviceMonitor.enabled": True,
+            "metrics.podMonitor.enabled": True,
+            "prometheusRule.enabled": True,
+            "dashboards.enabled": True,
+        }
+        objects = helm.template({**given, **values}, namespace=namespace)
+        return {f"{item['kind']} {item['metadata'].get('namespace')}/{item['metadata']['name']}" for item in objects}
+
+    first = made("one", {})
+    assert first & made("two", {}) == {
+        "ClusterRole None/rljob-editor",
+        "ClusterRole None/rljob-viewer",
+        "CustomResourceDefinition None/rljobs.rljob.io",
+    }
+    assert first & made("two", {"crds.install": False, "rbac.userRoles.create": False}) == set()
+    assert first & made("two", {"crds.install": False, "fullnameOverride": "other"}) == set()
+
+
 def test_an_account_that_is_there_is_used(helm: Helm) -> None:
     objects = helm.template({"serviceAccount": {"create": False, "name": "given"}})
     assert operator_pod(objects)["serviceAccountName"] == "given"
